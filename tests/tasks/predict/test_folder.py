@@ -13,13 +13,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import call_here
 from file_models import (
-    CLASSIFIER,
-    SEGMENTOR,
     described,
-    write_members,
-    write_model,
     write_photos,
     write_record_of,
     write_validation,
@@ -27,7 +22,6 @@ from file_models import (
 from forked import call_forked
 from PIL import Image
 from sklearn.isotonic import isotonic_regression
-from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.checks import UserError
@@ -49,22 +43,9 @@ def files_of(*names):
 
 
 @pytest.fixture(scope='module')
-def classifying(tmp_path_factory):
-    models = [classifier(CLASSIFIER['model']['head'], seed=seed) for seed in range(3)]
-    return write_members(tmp_path_factory.mktemp('classifiers'), CLASSIFIER, models)
-
-
-@pytest.fixture(scope='module')
-def model(classifying):
+def model(classifiers):
     """Config and checkpoint of a classifier."""
-    return classifying[0], classifying[1][0]
-
-
-@pytest.fixture(scope='module')
-def segmenting(tmp_path_factory):
-    imported = dict(imports=['tiny_models'])  # by processes that are not pytest
-    folder = tmp_path_factory.mktemp('segmentor')
-    return write_model(folder, SEGMENTOR, segmentor(fcn_head()), custom_imports=imported)
+    return classifiers[1], classifiers[2][0]
 
 
 @pytest.fixture
@@ -76,19 +57,6 @@ def photos(tmp_path):
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / 'out'
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run the tool, and return its status and what it prints."""
-
-    def call_tool(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            call_here('predict.py', *arguments, monkeypatch=monkeypatch)
-        said = capsys.readouterr()
-        return ended.value.code, said.out + said.err
-
-    return call_tool
 
 
 def rows_in(folder):
@@ -170,7 +138,9 @@ def test_files_hold_what_python_returns(photos, segmenting, out):
     assert f'class {k}: {100 * kept[k] / pixels[k]:.1f} % of {pixels[k]:,.0f}, above 0.6' in said
 
 
-def test_a_validation_sets_the_thresholds_of_classes(photos, segmenting, validation, out):
+def test_a_validation_sets_thresholds_calibrates_objects_and_sorts_the_gallery(
+    photos, segmenting, validation, out
+):
     options = dict(validation=validation, risk=0.5, probability=0.999)
     images = mmcalib.predict(*segmenting, photos, **options)
     text = report_in_words(predict_to_folder(*segmenting, photos, out, labels=True, **options))
@@ -198,15 +168,7 @@ def test_a_validation_sets_the_thresholds_of_classes(photos, segmenting, validat
     ):
         assert part in text
 
-
-def test_objects_are_calibrated_and_the_gallery_has_the_worst_image_first(
-    photos, segmenting, validation, out
-):
-    predict_to_folder(*segmenting, photos, out, validation=validation)
-    with pytest.raises(UserError, match=r'probability 0\.95 \(here: 0\.9\)'):
-        predict_to_folder(*segmenting, photos, out, validation=validation, probability=0.9)
-    (image, *_) = mmcalib.predict(*segmenting, photos, validation=validation).images
-    rows = CalibrationStatistics.load(validation / 'calibration_val.npz').objects
+    image, rows = images.images[0], statistics.objects
     scores, ious = rows[~rows[:, 5].isnan()][:, 4:].numpy().T
     # A curve between the objects of the validation that are next in score: no object beyond.
     for of, key in ((ious > 0.5, 'found'), (ious, 'calibrated_iou')):
@@ -227,11 +189,16 @@ def test_objects_are_calibrated_and_the_gallery_has_the_worst_image_first(
     text = f'{len(doubtful)} of {len(worst["objects"])} objects probably have an IoU below 0.5'
     named = f'{largest["name"]} (no. {largest["object"]}, {100 * largest["found"]:.0f} %)'
     assert f'{text}, the largest: {named}' in page
-    statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
+
+    # Predictions with other evidence do not mix with these.
+    call, evidence = (*segmenting, photos, out.parent / 'other'), dict(validation=validation)
+    predict_to_folder(*call, **evidence)
+    with pytest.raises(UserError, match=r'probability 0\.95 \(here: 0\.9\)'):
+        predict_to_folder(*call, **evidence, probability=0.9)
     statistics.objects = statistics.objects[1:]
     statistics.save(validation / 'calibration_val.npz')
     with pytest.raises(UserError, match=r'has predictions with validation \w+ \(here'):
-        predict_to_folder(*segmenting, photos, out, validation=validation)
+        predict_to_folder(*call, **evidence)
 
 
 def test_what_has_no_labels_is_refused(photos, segmenting, model, out, tmp_path):
@@ -248,19 +215,20 @@ def test_what_has_no_labels_is_refused(photos, segmenting, model, out, tmp_path)
         predict_to_folder(*segmenting, photos, out, labels=True)
 
 
-def test_the_tool_says_how_it_ended(photos, segmenting, out, tmp_path, call):
+def test_the_tool_says_how_it_ended(photos, segmenting, tmp_path, run):
     (tmp_path / 'text.png').write_text('hello')
-    status, said = call(*segmenting, photos, '--out', out, '--labels', '--threshold', 1.0)
-    assert status == 0 and '3 of 3 masks hold nothing but 255' in said
-    status, said = call(*segmenting, tmp_path / 'text.png', '--out', tmp_path / 'other')
-    assert status == 2 and 'none of the 1 files can be predicted; ' in said
-    status, said = call(*segmenting, photos, '--out', tmp_path / 'text.png')
-    assert status == 2 and f'{tmp_path / "text.png"}/settings.json cannot be written' in said
+    call = 'predict.py', *segmenting
+    said = run(*call, photos, '--out', 'out', '--labels', '--threshold', 1.0)
+    assert '3 of 3 masks hold nothing but 255' in said
+    said = run(*call, 'text.png', '--out', 'other', code=2)
+    assert 'none of the 1 files can be predicted; ' in said
+    said = run(*call, photos, '--out', 'text.png', code=2)
+    assert 'text.png/settings.json cannot be written' in said
 
 
-def test_a_mean_has_its_disagreement_in_the_files(photos, classifying, out, call):
-    config, checkpoints = classifying
-    call(config, *checkpoints, photos, '--out', out, '--disagreement')
+def test_a_mean_has_its_disagreement_in_the_files(photos, classifiers, out, run):
+    _, config, checkpoints = classifiers
+    run('predict.py', config, *checkpoints, photos, '--out', out, '--disagreement')
     for row in table_in(out):
         with np.load(out / f'arrays/{row["files"]}.npz') as arrays:
             information = float(row['mutual_information'])
@@ -268,7 +236,7 @@ def test_a_mean_has_its_disagreement_in_the_files(photos, classifying, out, call
             assert arrays['probabilities'].max() == pytest.approx(float(row['confidence']))
 
 
-def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path, monkeypatch, call):
+def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path, monkeypatch, run):
     whole = tmp_path / 'whole'
     predict_to_folder(*model, [photos], whole)
     save, count = np.savez_compressed, [0]
@@ -282,8 +250,8 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(prediction_folder.np, 'savez_compressed', full)
-        status, said = call(*model, photos, '--out', out)
-    assert status == 2 and f'{out}/arrays/2.npz' in said and 'No space left' in said
+        said = run('predict.py', *model, photos, '--out', out, code=2)
+    assert f'{out}/arrays/2.npz' in said and 'No space left' in said
     assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.npz', '1.npz']
     (out / 'scores/.2.1234.json').write_text('{"image": "cut o')  # as a killed process leaves it
     report = predict_to_folder(*model, [photos], out)
@@ -295,8 +263,8 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path,
         predict_to_folder(*model, [photos], out)
 
 
-def test_predictions_of_other_settings_do_not_mix(photos, classifying, out):
-    config, checkpoints = classifying
+def test_predictions_of_other_settings_do_not_mix(photos, classifiers, out):
+    _, config, checkpoints = classifiers
     options = dict(config=config, images=[photos], out=out, pictures=False)
     two = dict(checkpoint=checkpoints[:2], tta=True)
     predict_to_folder(**options, **two)
@@ -308,10 +276,7 @@ def test_predictions_of_other_settings_do_not_mix(photos, classifying, out):
         (dict(checkpoint=checkpoints, tta=True), 'members'),
         (two | dict(disagreement=True), 'disagreement False'),
         (two | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
-        (
-            two | dict(cfg_options={'data_preprocessor.std': [1.0] * 3}),
-            r'data_preprocessor\.std\.0 60 \(here: 1\)',
-        ),
+        (two | dict(cfg_options={'data_preprocessor.std': [1.0] * 3}), r'std\.0 60 \(here: 1\)'),
     ):
         with pytest.raises(ValueError, match=rf'has predictions with [\w.]*{text}'):
             predict_to_folder(**options, **other)
@@ -422,14 +387,13 @@ def test_no_name_of_a_file_ends_it(model, photos, out, name, shown, monkeypatch)
     assert predict_to_folder(*model, [photos], out).before == 3
 
 
-def test_two_processes_equal_one(photos, segmenting, tmp_path, free_port, call):
+def test_two_processes_equal_one(photos, segmenting, tmp_path, free_port, run):
     """With 3 at the end, since two files are left out."""
     whole = (photos / '0.png').read_bytes()
     for name, content in (('cut.png', whole[:200]), ('text.png', b'hello')):
         (tmp_path / name).write_bytes(content)
     files = [photos / '0.png', tmp_path / 'cut.png', tmp_path / 'text.png', photos]
-    status, one = call(*segmenting, *files, '--out', tmp_path / 'one')
-    assert status == 3 and f'{tmp_path / "text.png"}: it is not an image' in one
+    run('predict.py', *segmenting, *files, '--out', 'one', code=3)
     arguments = [*segmenting, *files, '--out', tmp_path / 'two']
     with pytest.raises(AssertionError) as ended:
         call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)

@@ -11,6 +11,7 @@ import torch
 from commands import call_here
 from forked import call_forked
 from shifted import needs_extra
+from test_corrupted import write_arrays
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.record import Record
@@ -53,9 +54,9 @@ def names(model):
 
 
 def numbers(models):
-    models = sorted(models, key=lambda model: model.label)
-    metrics = [(model.label, [test['metrics'] for test in model.tests]) for model in models]
-    return metrics, list(map(names, models))
+    return sorted(
+        (model.label, names(model), [test['metrics'] for test in model.tests]) for model in models
+    )
 
 
 @pytest.fixture(scope='module')
@@ -193,12 +194,7 @@ def test_two_processes_equal_one(tested, project, free_port):
 
 
 def test_a_stored_set_of_some_samples(project, run, capsys):
-    (project / 'c').mkdir()
-    rng = np.random.default_rng(0)
-    for name in ('fog', 'snow'):
-        images = rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8)
-        np.save(project / f'c/{name}.npy', images)
-    np.save(project / 'c/labels.npy', np.tile(np.repeat(np.arange(4), 3), 5))
+    shutil.copy(write_arrays(project / 'c') / 'fog.npy', project / 'c/snow.npy')
     shifts = ['--corruptions', 'fog', 'snow', '--severities', '1', '5']
     (model,) = run('stored', '--stored', 'c', *shifts, '--limit', '8')
     assert len(model.tests) == 5 and model.record.limit == 8
@@ -208,29 +204,19 @@ def test_a_stored_set_of_some_samples(project, run, capsys):
 
 def test_other_data_of_the_same_classes(project, run, count, capsys):
     count.workers = 1
-    other = project / 'night.py'
     for name, classes in (('night', 4), ('three', 3)):
         shifted.write_folders(project / name, classes=classes, per_class=2)
-        other.write_text((project / 'tiny.py').read_text().replace("'data'", f"'{name}'"))
-        arguments = [
-            'night_run',
-            '--corruptions',
-            'None',
-            '--data',
-            f'night={other}',
-            '--workers',
-            1,
-        ]
-        if classes == 4:
-            (model,) = run(*arguments)
-            kinds = [(test['kind'], test['name']) for test in model.tests]
-            assert kinds == [('clean', 'clean'), ('data', 'night')]
-            assert 'night' in capsys.readouterr().out
-        else:
-            with pytest.raises(SystemExit):
-                run(*arguments)
-            said = ' '.join(capsys.readouterr().err.split())
-            assert '--data night has other classes: it has 3 classes, not 4' in said
+        text = (project / 'tiny.py').read_text().replace("'data'", f"'{name}'")
+        (project / f'{name}.py').write_text(text)
+    arguments = ['night_run', '--corruptions', 'None', '--workers', 1, '--data']
+    (model,) = run(*arguments, 'night=night.py')
+    kinds = [(test['kind'], test['name']) for test in model.tests]
+    assert kinds == [('clean', 'clean'), ('data', 'night')]
+    assert 'night' in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run(*arguments, 'night=three.py')
+    said = ' '.join(capsys.readouterr().err.split())
+    assert '--data night has other classes: it has 3 classes, not 4' in said
 
 
 @pytest.mark.parametrize(
@@ -260,20 +246,16 @@ def test_wrong_arguments(arguments, message, run, capsys):
     assert message in ' '.join(capsys.readouterr().err.split())
 
 
-def test_hooks_of_ones_own_do_not_draw_each_test(project, run):
-    hook = "custom_hooks = [dict(type='ReliabilityDiagramHook')]"
-    (project / 'drawing.py').write_text(f"_base_ = 'tiny.py'\n{hook}\n")
-    run('drawing', '--corruptions', 'contrast', '--severities', '1', config='drawing.py')
-    assert len(list(Path('drawing').rglob('results.json'))) == 2
-    assert not list(Path('drawing').rglob('*.png'))
-
-
-def test_a_segmentor_is_tested_and_drawn(tmp_path, monkeypatch, run):
-    shifted.write_project(tmp_path, 'segmentor')
+def test_a_segmentor_is_tested_and_drawn_and_hooks_of_ones_own_draw_no_test(
+    tmp_path, monkeypatch, run
+):
+    config = shifted.write_project(tmp_path, 'segmentor')
+    config.write_text(f"{config.read_text()}custom_hooks = [dict(type='ReliabilityDiagramHook')]")
     monkeypatch.chdir(tmp_path)
     arguments = ['seg', '--corruptions', 'contrast', '--severities', '5']
     (plain,) = run(*arguments, config='tiny_segmentor.py')
     assert {'mIoU', 'calibration/ECE'} <= set(plain.tests[1]['metrics'])
+    assert not list(Path('seg').rglob('*.png'))
     options = ['seg', '--figure', 'lines', '--out', 'lines.png', '--dpi', '50']
     call_here('visualize.py', 'robustness', *options, monkeypatch=monkeypatch)
     assert (tmp_path / 'lines.png').stat().st_size > 3000
