@@ -161,6 +161,11 @@ def class_of(image):
     return found['data'] if isinstance(found, dict) else found
 
 
+def judged(image):
+    truth = image.sample.get('gt_sem_seg')
+    return ... if truth is None else truth['data'] != 255
+
+
 @pytest.mark.filterwarnings('ignore::UserWarning')
 @pytest.mark.parametrize(('name', 'method'), PAIRS)
 def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
@@ -187,19 +192,24 @@ def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
     for each in (model, calibrated):
         with predictor(each, **how) as predict:
             both.append([copy.deepcopy(image) for batch in loader for image in predict(batch)])
-    for one, other in zip(*both, strict=True):
+    pairs = list(zip(*both, strict=True))
+    for one, other in pairs:
         found = scaler.probabilities(other.logits[None])
         expected = scaler.predict_proba(one.logits[None]).to(found)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        if scaler.keeps_argmax and name != 'binary':
+        if name == 'binary':
+            assert torch.equal(class_of(other).bool(), found[0, 1:] > 0.3)
+        elif scaler.keeps_argmax:
             assert torch.equal(class_of(one), class_of(other))
         if name == 'mask classifier':
             scores = one.sample['seg_logits']['data']
             torch.testing.assert_close(one.logits.softmax(0), scores / scores.sum(0))
     result = measured(model, loader, scaler, **how)
     assert result['num_predictions'] == drawn.population
+    changed = sum(int((class_of(a) != class_of(b))[judged(a)].sum()) for a, b in pairs)
+    assert result['changed'] == changed
     if method == 'temperature':  # of a threshold that is not 0.5, it moves probabilities towards it
-        assert (result['changed'] > 0) == (name == 'binary')
+        assert (changed > 0) == (name == 'binary')
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert model.training and 'postprocess_result' not in vars(model)
     assert not any(module._forward_hooks for module in model.modules())

@@ -56,17 +56,6 @@ def test_the_truth_is_chosen(change, num_classes, expected):
         assert found[NONE]['nll'] > found['temperature']['nll'] + 0.1
 
 
-def test_images_and_not_pixels_are_the_observations():
-    """Twenty pixels of an image that are all the same are known as well as one."""
-    drawn = predictions(lambda z: z / 1.5, n=200)
-    rows = torch.arange(200).repeat_interleave(20)
-    copies = DrawnPredictions(drawn.logits[rows], drawn.labels[rows], rows, 4000, 200)
-    once, often = (choose(d)[1] for d in (drawn, copies))
-    for key in ('nll', 'standard_error'):
-        assert often['temperature'][key] == pytest.approx(once['temperature'][key], rel=1e-6)
-        assert often[NONE][key] == pytest.approx(once[NONE][key], rel=0.3)
-
-
 def test_what_is_measured_is_that_of_a_loop():
     drawn = predictions(lambda z: z / 2, n=300, of_image=10)
     _, found = choose(drawn, pixels=True)
