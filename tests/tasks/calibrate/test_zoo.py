@@ -20,6 +20,8 @@ import torch
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
+from mmpretrain.structures import DataSample
+from mmseg.structures import SegDataSample
 from tool_parsers import parser_of
 from torch import nn
 
@@ -49,14 +51,7 @@ SIGMOIDS, NOT_HALVED = 'each class has a separate sigmoid', 'no linear layer'
 PLACED = {
     'mmpretrain/lenet/lenet5_mnist.py': ['backbone.classifier.2'],
     'mmpretrain/mobilenet_v3/mobilenet-v3-small-050_8xb128_in1k.py': ['head.layers.1.fc'],
-    'mmpretrain/deit/deit-tiny-distilled_4xb256_in1k.py': [
-        'head.layers.head_dist', 'head.layers.head',
-    ],
-    'mmpretrain/conformer/conformer-tiny-p16_8xb128_in1k.py': [
-        'head.trans_cls_head', 'head.conv_cls_head',
-    ],
     'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': SIGMOIDS,
-    'mmseg/cgnet/cgnet_fcn_4xb4-60k_cityscapes-680x680.py': ['decode_head.conv_seg'],
     'mmseg/mobilenet_v3/mobilenet-v3-d8-s_lraspp_4xb4-320k_cityscapes-512x1024.py': [
         'decode_head.conv_seg'
     ],
@@ -168,13 +163,9 @@ def smallest_batch(model, toolbox):
         generator = torch.Generator().manual_seed(0)
         image = torch.randint(256, (channels, size, size), generator=generator).to(torch.uint8)
         if toolbox == 'mmpretrain':
-            from mmpretrain.structures import DataSample
-
             sample = DataSample(metainfo=dict(img_shape=(size, size))).set_gt_label(0)
             batch = dict(inputs=torch.stack([image, image]), data_samples=[sample, sample.clone()])
         else:
-            from mmseg.structures import SegDataSample
-
             label = PixelData(data=torch.zeros(1, size, size, dtype=torch.long))
             shapes = dict.fromkeys(('ori_shape', 'img_shape', 'pad_shape'), (size, size))
             sample = SegDataSample(gt_sem_seg=label, metainfo=dict(padding_size=[0] * 4, **shapes))
