@@ -67,19 +67,13 @@ def test_the_tool_writes_files(runs, tmp_path, run):
         (['robustness', 'none'], 'there is no test below none: name the work dir'),
         (['reliability', 'ce', '--names', 'a', 'b'], '1 runs require as many names'),
         (['maps', 'ce', '--images', 'image 9'], "no image 'image 9' .*there are image 1, image 2"),
-        (['reliability', 'cut'], 'cut/calibration.npz'),
-        (['maps', 'cut'], 'cut/confidence_maps.npz'),
         (['risk', 'ce', '--zoom', '8', '9'], r'risk \[-h\].* --zoom 8 9, of the kind reliability'),
         (['robustness', 'no', '--image', 'x'], '--image x, of the kind maps or worst'),
-        (['risk', 'ce', '--overlya'], r'--overlya.* --overlay\?'),
     ],
     ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
 )
 def test_what_cannot_be_drawn_is_said(arguments, message, runs, tmp_path, run):
     (tmp_path / 'none').mkdir()
-    (tmp_path / 'cut').mkdir()
-    for name in ('calibration.npz', 'confidence_maps.npz'):
-        (tmp_path / 'cut' / name).write_bytes(b'PK')
     said = run('visualize.py', *arguments, '--out', 'x.png', code=2)
     assert re.search(message, ' '.join(said.split()))
     assert not (tmp_path / 'x.png').exists()

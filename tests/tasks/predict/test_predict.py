@@ -1,6 +1,5 @@
 """Predictions of image files, by one model or the mean of several: against plain loops."""
 
-import json
 import math
 import re
 import shutil
@@ -148,30 +147,6 @@ def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, t
         assert image.scores.mutual_information == pytest.approx(information, rel=1e-5) != 0
 
 
-def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmenting):
-    options = dict(mc_dropout=3, cfg_options={'model.decode_head.dropout_ratio': 0.5})
-    together = mmcalib.predict(*segmenting, photos, **options).images
-    alone = mmcalib.predict(*segmenting, photos / '1.png', **options).images[0]
-    np.testing.assert_allclose(together[1].confidence, alone.confidence, atol=1e-5)
-    other = mmcalib.predict(*segmenting, photos / '1.png', dropout_seed=1, **options)
-    assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
-
-
-def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
-    models, config, checkpoints = classifiers
-    content = dict(temperature=2.0, model=described(config, checkpoints), method='temperature')
-    content |= dict(options={}, split='val', forced=[])
-    (tmp_path / 't.json').write_text(json.dumps(content))
-    options = dict(temperature=tmp_path / 't.json')
-    (image, *_) = mmcalib.predict(config, checkpoints, photos, **options).images
-    with torch.no_grad():
-        inputs = normalised(image.scores.image)
-        mean = torch.cat([m(inputs, mode='tensor').softmax(1) for m in models]).mean(0)
-    np.testing.assert_allclose(image.probabilities, (mean.log() / 2).softmax(0), atol=1e-5)
-    with pytest.raises(ValueError, match=r't\.json was made with another model than'):
-        mmcalib.predict(config, checkpoints[:2], photos, **options)
-
-
 def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_path, monkeypatch):
     good = sorted(photos.iterdir())
     (tmp_path / 'cut.png').write_bytes(good[0].read_bytes()[:200])
@@ -313,7 +288,6 @@ def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
         (dict(risk=0.05), 'a risk requires a validation'),
         (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
         (dict(workers=-1), 'num_workers option should be non-negative'),
-        (dict(probability=0), 'probability must be a share between 0 and 1'),
         (dict(device='gpu'), 'cannot be built: Expected one of cpu, '),
         (dict(device='cuda:99'), 'cannot be built: '),
     ],

@@ -246,19 +246,12 @@ def test_wrong_arguments(arguments, message, run, capsys):
     assert message in ' '.join(capsys.readouterr().err.split())
 
 
-def test_a_segmentor_is_tested_and_drawn_and_hooks_of_ones_own_draw_no_test(
-    tmp_path, monkeypatch, run
-):
-    config = shifted.write_project(tmp_path, 'segmentor')
-    config.write_text(f"{config.read_text()}custom_hooks = [dict(type='ReliabilityDiagramHook')]")
-    monkeypatch.chdir(tmp_path)
-    arguments = ['seg', '--corruptions', 'contrast', '--severities', '5']
-    (plain,) = run(*arguments, config='tiny_segmentor.py')
-    assert {'mIoU', 'calibration/ECE'} <= set(plain.tests[1]['metrics'])
-    assert not list(Path('seg').rglob('*.png'))
-    options = ['seg', '--figure', 'lines', '--out', 'lines.png', '--dpi', '50']
-    call_here('visualize.py', 'robustness', *options, monkeypatch=monkeypatch)
-    assert (tmp_path / 'lines.png').stat().st_size > 3000
+def test_hooks_of_ones_own_do_not_draw_each_test(project, run):
+    hook = "custom_hooks = [dict(type='ReliabilityDiagramHook')]"
+    (project / 'drawing.py').write_text(f"_base_ = 'tiny.py'\n{hook}\n")
+    run('drawing', '--corruptions', 'contrast', '--severities', '1', config='drawing.py')
+    assert len(list(Path('drawing').rglob('results.json'))) == 2
+    assert not list(Path('drawing').rglob('*.png'))
 
 
 def test_corruptions_that_small_images_cannot_have(run, capsys):
