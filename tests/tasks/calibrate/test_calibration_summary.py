@@ -15,7 +15,9 @@ META = dict(
     num_predictions=98765, num_fitted=1000, layers=['head.fc'], difference=1e-7, threshold=None,
     fitted=RESULT, tested=None, forced=[],
 )  # fmt: skip
-NO_GAIN = 'a temperature of 1, which changes nothing, is only {} standard errors away. The original'
+NO_GAIN = (
+    'No gain expected: a temperature of 1, which changes nothing, is only {} standard errors away.'
+)
 
 
 def changed(**after):
@@ -25,7 +27,7 @@ def changed(**after):
 
 
 @pytest.mark.parametrize(
-    ('changes', 'said', 'not_said'),
+    ('changes', 'said'),
     [
         (
             {},
@@ -36,7 +38,6 @@ def changed(**after):
                 '0 of 1,200 predictions changed class.',
                 'Folded into head.fc: its probabilities equal the scaled ones within 1.0e-07.',
             ],
-            ['No gain', 'Worse', 'Warning', 'test'],
         ),
         (
             dict(sampling_error=0.01, forced=['calibrated before'], tested=changed(),
@@ -46,36 +47,31 @@ def changed(**after):
                 '0 of 1,200 predictions on test changed side of the threshold 0.4.',
                 'Warning: calibrated before.', 'other 4 of 5 folds of the images.',
             ],
-            ['come from'],
         ),
-        (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')], []),
-        (dict(parameters={'temperature': 1.06}), [NO_GAIN.format('1.5')], []),
-        (dict(parameters={'temperature': 0.9}), [], ['No gain']),
-        (dict(parameters={'temperature': 1.001}, standard_error=float('nan')), [], ['No gain']),
+        (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')]),
+        (dict(parameters={'temperature': 1.06}), [NO_GAIN.format('1.5')]),
+        (dict(parameters={'temperature': 0.9}), []),
+        (dict(parameters={'temperature': 1.001}, standard_error=float('nan')), []),
         (
             dict(parameters={'temperature': 1.0}, standard_error=0.0),
-            ['No gain: a temperature of 1 changes nothing.'], [],
+            ['No gain: a temperature of 1 changes nothing.'],
         ),
         (
             dict(fitted=changed(ECE=4.631), tested=changed(NLL=0.31, accuracy=89.5)),
             ['Worse than before on val: ECE from 3.78 to 4.63.',
              'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.'],
-            [],
         ),
         # Not by less than is printed, nor where nothing was measured.
-        (dict(fitted=changed(ECE=3.7811, NLL=float('nan'))), [], ['Worse']),
+        (dict(fitted=changed(ECE=3.7811, NLL=float('nan'))), []),
         (
             dict(split='test', fitted=changed(ECE=5.0), tested=changed(ECE=5.0)),
-            ['Worse than before on test: ECE from 3.78 to 5.00.'], ['on test changed'],
+            ['Worse than before on test: ECE from 3.78 to 5.00.'],
         ),
     ],
 )  # fmt: skip
-def test_what_is_printed(changes, said, not_said, capsys):
+def test_what_is_printed(changes, said, capsys):
     print_calibration(META | changes, 'out.pth')
     printed = capsys.readouterr().out
-    assert printed.endswith('Written: out.pth\n')
-    for text in said:
-        assert printed.count(text) >= 1, text
-    for text in not_said:
-        assert text not in printed
-    assert printed.count('Worse than before') == sum('Worse' in text for text in said)
+    assert printed.endswith('Written: out.pth\n') and all(text in printed for text in said)
+    for sign in ('No gain', 'Worse', 'Warning'):
+        assert printed.count(sign) == ''.join(said).count(sign)
