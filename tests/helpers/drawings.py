@@ -5,6 +5,7 @@ import torch
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import bin_of, table_of
+from mmcalib.metrics.keys import ECE
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 
@@ -37,6 +38,24 @@ def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):
         valid=label != 255,
         table=table(seed=seed).numpy(),
     )
+
+
+def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU', parameter='alpha', **more):
+    """What tools/sweep.py writes: mIoU 60 and ECE 3 and the value, on test data 5 more."""
+
+    def metrics(value, shift=0):
+        return [{quality: 60 + value + shift, ECE: 3 + value + shift}]
+
+    rows = [
+        dict(
+            value=value,
+            val=metrics(value),
+            test=metrics(value, 5) if value in tested else [],
+            chosen=value in tested[:1],
+        )
+        for value in values
+    ]
+    return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | more
 
 
 def words(figure):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from drawings import draw_runs, statistics, table, view, words
+from drawings import draw_runs, statistics, sweep, table, view, words
 from matplotlib.figure import Figure
 from records import CE, CIFAR10, write
 from test_shifted import leave as leave_shifted
@@ -13,7 +13,6 @@ from test_shifted import leave as leave_shifted
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceMaps, to_rgb
-from mmcalib.visualization.style import looks_of
 
 LS = dict(type='LabelSmoothingLoss')
 
@@ -36,10 +35,7 @@ def leave(folder, *images, name='confidence_maps.npz', ece=3.0, **content):
 def leave_sweep(folder, ece=3.0, **changes):
     val = dict(evaluation=dict(dataset=dict(CIFAR10, split='val')), split='val', ece=ece)
     write(folder / 'a=1', 'x/swept', name='results_val.json', **val)
-    row = dict(test=[], chosen=False)
-    rows = [row | dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}]) for v in (1.0, ece)]
-    content = dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows) | changes
-    (folder / 'sweep.json').write_text(json.dumps(content))
+    (folder / 'sweep.json').write_text(json.dumps(sweep((1.0, ece), tested=(), **changes)))
 
 
 @pytest.fixture
@@ -89,7 +85,7 @@ def test_maps_are_of_the_images_that_all_runs_drew_and_worst_ones_of_each(runs):
         draw_runs('maps', [runs[1], runs[0] / 'confidence_maps_val.npz'])
 
 
-def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path):
+def test_runs_have_their_losses_as_names(runs, tmp_path):
     assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
     names = figures.names_of(more)
@@ -97,8 +93,6 @@ def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path)
     assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
     (tested,) = leave_shifted(tmp_path / 'shift', 'LS α=0.1', corruptions=['fog']).glob('*/fog_1')
     assert figures.names_of([tested]) == ['LS α=0.1']
-    colours = [look['color'] for look in looks_of(names)]
-    assert colours == [look['color'] for look in looks_of(['CE', 'LS', 'CE', 'LS'])]
     assert 'CE, seed=1' in words(draw_runs('reliability', more))
 
 

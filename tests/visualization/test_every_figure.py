@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawings import check_nothing_is_cut, statistics, table, view, words
+from drawings import check_nothing_is_cut, statistics, sweep, table, view, words
 
 import mmcalib
 from mmcalib import visualization as drawing
@@ -18,11 +18,6 @@ STATISTICS = statistics(
 CLASSIFIED = statistics(image_bins=torch.ones(4, 3, 1))
 SHIFTED = {severity: [{ECE: 3.0 + severity}, {ECE: 5.0}] for severity in range(3)}
 SCORED = {'a score': np.arange(5.0)}, np.linspace(0, 1, 5)
-
-
-def sweep(quality='mIoU'):
-    rows = [dict(value=v, val=[{quality: 50, ECE: v}], test=[], chosen=v == 2) for v in (1, 2)]
-    return dict(parameter='alpha', rows=rows)
 
 
 def maps(count, palette=None):
@@ -68,7 +63,7 @@ def test_nothing_is_cut_and_no_word_is_broken(kind, found, options):
         ('severity', {'a': {0: [{ECE: 1.0}]}}, dict(keys=[ECE]), 'no test on corrupted data'),
         ('severity', {'a': SHIFTED}, dict(keys=[ECE], figure='bars'), 'figure must be one of'),
         ('sweep', {}, {}, '0 sweeps have none of'),
-        ('sweep', {'a': sweep(), 'b': sweep('accuracy/top1')}, {}, '/top1, mIoU in common'),
+        ('sweep', {'a': sweep(), 'b': sweep(quality='accuracy/top1')}, {}, '/top1, mIoU in common'),
         ('image_risk', {'a': (SCORED[0], np.full(5, np.nan))}, {}, '0 images with a risk'),
         ('confidence_maps', {'': ConfidenceMaps([], [], [])}, {}, 'no image in common'),
         ('confidence_maps', {'a': maps(3), 'b': maps(2)}, {}, 'a, b have other classes'),

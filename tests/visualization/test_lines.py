@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from drawings import statistics, table
+from drawings import statistics, sweep, table
 
 from mmcalib.metrics.keys import ECE
 from mmcalib.visualization import draw_boundary_curves, draw_severity, draw_sweep
@@ -77,22 +77,6 @@ def test_lines_by_severity_are_means_over_corruptions():
     assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
     assert plain.get_color() == warm.get_color() != other.get_color()
     assert left.get_ylim()[0] == 0 and left.get_ylim()[1] > 6
-
-
-def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality=QUALITY, parameter='alpha', **more):
-    def metrics(value, shift=0):
-        return [{quality: 60 + value + shift, ECE: 3 + value + shift}]
-
-    rows = [
-        dict(
-            value=value,
-            val=metrics(value),
-            test=metrics(value, 5) if value in tested else [],
-            chosen=value == tested[0],
-        )
-        for value in values
-    ]
-    return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | more
 
 
 def curves(axes):
