@@ -509,9 +509,6 @@ class TestAttached:
         assert module(maps.half()).dtype == torch.float32
         double, expected = module(maps.double()), scaler.transform(maps.double())
         torch.testing.assert_close(double, expected, rtol=1e-12, atol=1e-12)
-        again = AttachedScaling(name)
-        again.load_state_dict(module.state_dict())
-        assert torch.equal(again(maps), module(maps))
         path = str(tmp_path / 'scaling.onnx')
         names = dict(input_names=['logits'], output_names=['scaled'])
         axes = dict(dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}})
