@@ -209,8 +209,16 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(calibrate, tmp_pat
     )
     checkpoint = write_checkpoint(tmp_path / 'b.pth', config, 'decode_head.conv_seg', 8)
     content, output = calibrate(config, checkpoint)
-    count = of(content)['fitted']['changed']  # which none would of 0.5
-    assert count and f'{count:,} of' in output and 'side of the threshold 0.4' in output
+    count = of(content)['fitted']['changed']
+    assert f'{count:,} of' in output and 'side of the threshold 0.4' in output
+    sides = []
+    for file in (checkpoint, 'out.pth'):
+        model, batch = model_and_batch(config, 'val', 4)
+        model.load_state_dict(load(file)['state_dict'])
+        with torch.no_grad():
+            samples = model.val_step(batch)
+        sides.append(torch.cat([s.pred_sem_seg.data[s.gt_sem_seg.data < 255] for s in samples]))
+    assert count == int((sides[0] != sides[1]).sum()) > 0
 
 
 def test_the_method_s_options_are_passed(digits, calibrate):
