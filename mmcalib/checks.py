@@ -194,7 +194,7 @@ def check_finite(scores: Tensor, name: str) -> None:
     if not scores.sum().isfinite() and (wrong := int((~scores.isfinite()).sum())):
         kind, cause = 'NaN or infinite values', 'the model has diverged, or its input is broken'
         if int((scores == -float('inf')).sum()) == wrong:
-            kind, cause = 'values of -inf', 'where classes are masked, clamp them, as to -1e4'
+            kind, cause = 'values of -inf', 'leave classes that are masked out of logits and labels'
         raise UserError(f'{name} has {wrong} {kind} out of {scores.numel()}: {cause}')
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
@@ -140,6 +141,8 @@ def figures(
     names, how = [metrics] if isinstance(metrics, str) else metrics, PROTOCOLS[protocol]
     whole = units[0] if len(units) == 1 else Counts.total(units)
     values = {name: how.value(name, units, whole) for name in names}
+    if not whole.count:
+        warnings.warn('no prediction is valid: metrics are NaN', stacklevel=3)
     if interval is None:
         return values[metrics] if isinstance(metrics, str) else values
     if groups is not None:

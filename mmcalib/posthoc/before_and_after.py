@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from mmcalib.metrics.counts import (
 )
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, of_drawn
+from mmcalib.metrics.keys import PREFIX, better_rule, number_text
 from mmcalib.metrics.measure import MEASURED
 from mmcalib.posthoc.draw import LogitRows, alone
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
@@ -87,6 +88,18 @@ def before_and_after(
     if num_groups:
         figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
     return {**figures, 'num_predictions': int(counts.count), 'changed': changed}
+
+
+def worse_figures(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Return ``NLL from 0.3000 to 0.3100`` of each metric that is worse as printed, or nothing."""
+    worse = []
+    for name in before:
+        key = f'{PREFIX}{name}'
+        old, new = (number_text(figures[name], key) for figures in (before, after))
+        more, less = (after, before) if better_rule(key) == 'less' else (before, after)
+        if old != new and more[name] > less[name]:
+            worse.append(f'{name} from {old} to {new}')
+    return ', '.join(worse)
 
 
 def predicted_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
-from mmcalib.posthoc.before_and_after import before_and_after, predicted_of
+from mmcalib.posthoc.before_and_after import before_and_after, predicted_of, worse_figures
 from mmcalib.posthoc.choose import LEAST_GROUPS
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
 from mmcalib.posthoc.fit_scaling import fit_scaling
@@ -84,6 +84,8 @@ class Calibrated:
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
             return
+        if worse := worse_figures(self.before, self.after):
+            yield f'Worse than before: {worse}. Keep the original.'
         if self.num_groups < LEAST_GROUPS:
             yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
         name = self.scaler.method

@@ -99,6 +99,8 @@ def find_predicting_layers(
             return layers
     kind = 'linear layer with a bias' if per_class else 'linear layer'
     why = f': halving {", ".join(candidates)} does not halve the logits' if candidates else ''
+    if candidates and (dtype := next(model.parameters()).dtype) != torch.float32:
+        why += f' in {dtype}'
     raise NotFoldableError(
         f'{type(model).__name__} has no {kind} that a scaling can be folded into{why}'
     )

@@ -106,12 +106,15 @@ def read_loader(
             at its end for labels that are all one-hot, which are of one class rather than several,
             and for outputs of sigmoids.
     """
-    size, one_hot, shares, sigmoid = 0, True, True, False
+    size, one_hot, shares, sigmoid, axes = 0, True, True, False, set()
     # A loader draws its order at random, and its transforms may.
     with unchanged_randomness(), reader(model, **options) as read:
         for batch in progress(loader, text):
             logits, labels = read(batch)
             size += len(logits)
+            axes.add(logits.ndim)
+            if len(axes) > 1:
+                raise UserError('some batches are of maps and some of rows: give a loader of each')
             several = labels.shape == logits.shape
             one_hot = one_hot and several and bool((labels.sum(dim=1) == 1).all())
             sigmoid = several or logits.shape[1] == 1

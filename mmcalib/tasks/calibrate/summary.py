@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib.metrics.keys import PREFIX, better_rule, metric_heading, number_text
+from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
+from mmcalib.posthoc.before_and_after import worse_figures
 
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
@@ -102,14 +103,8 @@ def no_gain(calibration: Mapping) -> list[str]:
                 f'{distance / error:.1f} standard errors away. The original may be as good.'
             )
     for split, result in _measured(calibration):
-        worse = []
-        for name, before in result['before'].items():
-            key, after = f'{PREFIX}{name}', result['after'][name]
-            old, new = number_text(before, key), number_text(after, key)
-            if old != new and (after < before if better_rule(key) == 'greater' else after > before):
-                worse.append(f'{name} from {old} to {new}')
-        if worse:
-            found.append(f'Worse than before on {split}: {", ".join(worse)}.')
+        if worse := worse_figures(result['before'], result['after']):
+            found.append(f'Worse than before on {split}: {worse}.')
     return found
 
 

@@ -99,7 +99,7 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
     cfg = load_config(config, parse_options(args.cfg_options))
     given, keys = complete(cfg, name), option_keys(cfg, name)
     check_values(cfg, keys, values)
-    limited = '' if args.limit is None else f'limit{args.limit}'
+    limited = '' if args.limit is None else f'limit{check_integer("--limit", args.limit)}'
     folder = Path('work_dirs/sweeps', experiment_name(config), name, limited)
     folder = Path(args.work_dir or folder)
     loss = main_loss(cfg)
