@@ -3,6 +3,7 @@
 import copy
 import random
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -217,6 +218,8 @@ def test_auto_chooses():
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')
     assert [c['method'] for c in found.candidates][:2] == ['none', 'temperature']
     assert found.scaler.method == 'temperature' and found.folded_into == ['fc']
+    worse = replace(found, after={**found.after, 'NLL': 9.0, 'accuracy': 10.0})
+    assert 'Worse' not in str(found) and re.search(r'Worse.* NLL .* 9.*accuracy .* 10', str(worse))
     net.fc.weight.data /= 3
     net.fc.bias.data /= 3
     none = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')

@@ -140,6 +140,12 @@ def test_outputs_of_sigmoids():
         list(read_loader(lambda x: x, [(shares, shares.argmax(1))], 'Reading', logits='cls'))
 
 
+def test_maps_and_rows_are_of_two_loaders():
+    batches = [(torch.randn(2, 3, 4, 4), torch.zeros(2, 4, 4)), (torch.randn(1, 3), torch.ones(1))]
+    with pytest.raises(ValueError, match='a loader of each'):
+        list(read_loader(lambda x: x, batches, 'Reading'))
+
+
 def test_a_spent_generator():
     with pytest.raises(ValueError, match='no batches'):
         list(read_loader(model_of(), iter([]), 'Reading'))
