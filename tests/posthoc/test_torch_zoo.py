@@ -1,4 +1,4 @@
-"""What mmcalib.calibrate makes of the models of timm and torchvision.
+"""What mmcalib.calibrate makes of the models of timm, torchvision, transformers and MONAI.
 
 Their weights are random and classes few: the layer that takes the scaling up is found by running
 them. A few by default, all with ``--all-configs``, which prints the table (``-s``).
@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import interpolate
 
 import mmcalib
 
@@ -36,7 +37,7 @@ FEW += ('torchvision segmentation.lraspp_mobilenet_v3_large', 'timm levit_128s')
 
 def timm(name):
     model = import_module('timm').create_model(name, num_classes=CLASSES)
-    return model, model.default_cfg['input_size'][1:], False
+    return model, model.default_cfg['input_size'][1:], {}
 
 
 def torchvision(name):
@@ -46,12 +47,44 @@ def torchvision(name):
     models = import_module(f'torchvision.models{part}')
     model = getattr(models, name)(weights=None, num_classes=CLASSES, **options)
     large = name.startswith(('vit', 'swin', 'maxvit', 'squeeze'))
-    return model, (224, 224) if large else (64, 64), bool(part)
+    return model, (224, 224) if large else (64, 64), {'dense': bool(part)}
+
+
+def transformers(name):
+    library = import_module('transformers')
+    if name == 'SegFormer':
+        model = library.SegformerForSemanticSegmentation(
+            library.SegformerConfig(
+                num_labels=CLASSES, depths=[1] * 4, hidden_sizes=[8, 16, 24, 32],
+                decoder_hidden_size=16,
+            )
+        )  # fmt: skip
+        logits = lambda output: interpolate(output.logits, (64, 64), mode='bilinear')  # noqa: E731
+        return model, (64, 64), {'dense': True, 'logits': logits}
+    config = library.ViTConfig(
+        num_labels=CLASSES, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, image_size=32, patch_size=8,
+    )  # fmt: skip
+    return library.ViTForImageClassification(config), (32, 32), {}
+
+
+def monai(name):
+    library = import_module('monai.networks.nets')
+    if name == 'UNet':
+        options = dict(channels=(4, 8), strides=(2,), num_res_units=2)
+        model = library.UNet(3, in_channels=3, out_channels=CLASSES, **options)
+    else:
+        model = library.SegResNet(3, init_filters=8, in_channels=3, out_channels=CLASSES)
+    return model, (16, 16, 16), {'dense': True}
 
 
 LIBRARIES = {
     **{f'timm {name}': (timm, name, layers) for name, layers in TIMM.items()},
     **{f'torchvision {name}': (torchvision, name, layers) for name, layers in TORCHVISION.items()},
+    'transformers SegFormer': (transformers, 'SegFormer', ['decode_head.classifier']),
+    'transformers ViT': (transformers, 'ViT', ['classifier']),
+    'monai UNet': (monai, 'UNet', []),  # whose last unit adds its inputs to its outputs
+    'monai SegResNet': (monai, 'SegResNet', ['conv_final.2.conv']),
 }
 
 
@@ -63,14 +96,18 @@ def test_where_a_temperature_goes(entry, request):
     make, name, expected = LIBRARIES[entry]
     pytest.importorskip(make.__name__)
     torch.manual_seed(0)
-    model, size, dense = make(name)
+    model, size, options = make(name)
     for module in model.modules():  # so that random weights give logits that matter
         if isinstance(module, nn.Linear) and module.out_features == CLASSES:
             nn.init.normal_(module.weight, std=0.3)
+    dense = options.pop('dense', False)
     labels = torch.randint(CLASSES, (12, *size) if dense else (12,))
     inputs = torch.randn(12, 3, *size)
     batches = list(zip(inputs.split(4), labels.split(4), strict=True))
-    found = mmcalib.calibrate(model, batches)
-    print(f'{entry}: {", ".join(found.folded_into)} ({found.difference:.1e})')
+    scaler = mmcalib.posthoc.TemperatureScaler()
+    found = mmcalib.calibrate(model, batches, method=scaler, **options)
+    placed = ', '.join(found.folded_into) or f'attached: {found.attached}'
+    print(f'{entry}: {placed} ({found.difference:.1e})')
     assert found.folded_into == expected
-    assert found.model.state_dict().keys() == model.state_dict().keys()
+    if expected:
+        assert found.model.state_dict().keys() == model.state_dict().keys()

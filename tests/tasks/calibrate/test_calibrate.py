@@ -24,6 +24,7 @@ from torch import nn
 
 import mmcalib
 from mmcalib.datasets import Digits
+from mmcalib.datasets.same_data import same_data
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe_calibration
 
@@ -289,6 +290,16 @@ def test_how_often_the_model_sees_an_image(config, passes, digits, scenes, calib
     cfg = [SAME, *few, 'val_dataloader.batch_size=1']
     content, _ = calibrate(config, digits if config == DIGITS else scenes, cfg=cfg)
     assert of(content)['folds'] == 5 and 12 * passes < sum(seen) < 12 * (passes + 1)
+
+
+def test_which_configs_have_no_validation_data():
+    for name, expected in (
+        ('deeplabv3_r50_voc', True), ('deeplabv3_r50_voc_heldout', False),
+        ('resnet101_cub', True), ('resnet101_cub_heldout', False), ('resnet50_cifar10', False),
+        ('resnet50_tinyimagenet', False), ('gpool_cnn_20news', False), ('digit_scenes', False),
+    ):  # fmt: skip
+        cfg = load_config(str(ROOT / f'configs/ce/{name}.py'))
+        assert same_data(cfg.val_dataloader, cfg.test_dataloader) is expected, name
 
 
 @MODELS.register_module(force=True)
