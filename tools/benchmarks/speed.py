@@ -68,7 +68,8 @@ def peak_bytes(run, args):
     with torch.profiler.profile(profile_memory=True) as profile:
         run()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == '[memory]']
-    events.sort(key=lambda event: event.start_ns())
+    start = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'  # before PyTorch 2.4
+    events.sort(key=lambda event: getattr(event, start)())
     return max(itertools.accumulate(event.nbytes() for event in events))
 
 
