@@ -84,10 +84,6 @@ class Calibrated:
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
             return
-        if worse := worse_figures(self.before, self.after):
-            yield f'Worse than before: {worse}. Keep the original.'
-        if self.num_groups < LEAST_GROUPS:
-            yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
         name = self.scaler.method
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
             name = f'temperature {self.scaler.temperature_:.4g}'
@@ -98,6 +94,10 @@ class Calibrated:
         if self.attached:
             where = f'Attached behind the model, because {self.attached}'
         yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
+        if worse := worse_figures(self.before, self.after):
+            yield f'Worse than before: {worse}.'
+        if self.num_groups < LEAST_GROUPS:
+            yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
 
 
 def calibrate(
