@@ -46,13 +46,60 @@ LOSSES = {
 MAPS_ONLY = ('NACLLoss', 'SVLSLoss')
 SHAPES = {'rows': (16, 7), 'wide': (4, 300), 'maps': (2, 5, 9, 11)}
 
-METRICS = (
-    'ECE AECE ClasswiseECE smECE debiasedECE ACE MCE RMSCE OE gap gap_size NLL refinement_NLL '
-    'calibration_NLL temperature Brier reliability resolution uncertainty AURC AUGRC AUROC FPR95 '
-    'accuracy confidence risk@coverage_0.8 coverage@risk_0.1'
-).split()
-BY_IMAGE = 'ECE ACE MCE RMSCE OE gap NLL Brier reliability accuracy confidence'.split()
-CONFIDENCE_ONLY = 'ECE AECE smECE MCE AURC AUGRC AUROC FPR95 accuracy confidence'.split()
+METRICS = [
+    'ECE',
+    'AECE',
+    'ClasswiseECE',
+    'smECE',
+    'debiasedECE',
+    'ACE',
+    'MCE',
+    'RMSCE',
+    'OE',
+    'gap',
+    'gap_size',
+    'NLL',
+    'refinement_NLL',
+    'calibration_NLL',
+    'temperature',
+    'Brier',
+    'reliability',
+    'resolution',
+    'uncertainty',
+    'AURC',
+    'AUGRC',
+    'AUROC',
+    'FPR95',
+    'accuracy',
+    'confidence',
+    'risk@coverage_0.8',
+    'coverage@risk_0.1',
+]
+BY_IMAGE = [
+    'ECE',
+    'ACE',
+    'MCE',
+    'RMSCE',
+    'OE',
+    'gap',
+    'NLL',
+    'Brier',
+    'reliability',
+    'accuracy',
+    'confidence',
+]
+CONFIDENCE_ONLY = [
+    'ECE',
+    'AECE',
+    'smECE',
+    'MCE',
+    'AURC',
+    'AUGRC',
+    'AUROC',
+    'FPR95',
+    'accuracy',
+    'confidence',
+]
 PROTOCOLS = ('pooled', 'foreground', 'image', 'paper', 'boundary')
 
 
