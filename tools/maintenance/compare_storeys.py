@@ -46,60 +46,13 @@ LOSSES = {
 MAPS_ONLY = ('NACLLoss', 'SVLSLoss')
 SHAPES = {'rows': (16, 7), 'wide': (4, 300), 'maps': (2, 5, 9, 11)}
 
-METRICS = [
-    'ECE',
-    'AECE',
-    'ClasswiseECE',
-    'smECE',
-    'debiasedECE',
-    'ACE',
-    'MCE',
-    'RMSCE',
-    'OE',
-    'gap',
-    'gap_size',
-    'NLL',
-    'refinement_NLL',
-    'calibration_NLL',
-    'temperature',
-    'Brier',
-    'reliability',
-    'resolution',
-    'uncertainty',
-    'AURC',
-    'AUGRC',
-    'AUROC',
-    'FPR95',
-    'accuracy',
-    'confidence',
-    'risk@coverage_0.8',
-    'coverage@risk_0.1',
-]
-BY_IMAGE = [
-    'ECE',
-    'ACE',
-    'MCE',
-    'RMSCE',
-    'OE',
-    'gap',
-    'NLL',
-    'Brier',
-    'reliability',
-    'accuracy',
-    'confidence',
-]
-CONFIDENCE_ONLY = [
-    'ECE',
-    'AECE',
-    'smECE',
-    'MCE',
-    'AURC',
-    'AUGRC',
-    'AUROC',
-    'FPR95',
-    'accuracy',
-    'confidence',
-]
+RELIABILITY = ['ECE', 'AECE', 'ClasswiseECE', 'smECE', 'debiasedECE', 'ACE', 'MCE', 'RMSCE', 'OE']
+SCORES = ['NLL', 'refinement_NLL', 'calibration_NLL', 'temperature', 'Brier', 'reliability']
+RANKING = ['AURC', 'AUGRC', 'AUROC', 'FPR95', 'risk@coverage_0.8', 'coverage@risk_0.1']
+MEANS = ['gap', 'gap_size', 'resolution', 'uncertainty', 'accuracy', 'confidence']
+METRICS = RELIABILITY + SCORES + RANKING + MEANS
+BY_IMAGE = ['ECE', 'ACE', 'MCE', 'RMSCE', 'OE', 'gap', 'NLL', 'Brier', 'accuracy', 'confidence']
+CONFIDENCE_ONLY = ['ECE', 'AECE', 'smECE', 'MCE', 'AURC', 'AUROC', 'FPR95', 'accuracy']
 PROTOCOLS = ('pooled', 'foreground', 'image', 'paper', 'boundary')
 
 
