@@ -51,7 +51,7 @@ def evaluate(
             :mod:`mmcalib.samples.from_loader` reads them. Or labels, as of :func:`measure`.
         metrics: A name, for its value alone, or several.
         interval: Coverage of intervals over images or `groups`, as of :func:`measure`.
-        groups: Of the images in the order of a loader that does not shuffle.
+        groups: Group of each image, in the order of a loader whose sampler is sequential.
         ignore_index: The label of what to leave out.
         logits: Which part of the model's output the logits are, such as
             ``lambda output: output[0]``; by default its ``logits``, its ``['out']``, or the output.

@@ -25,7 +25,13 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler, group_sums
-from mmcalib.samples.from_loader import Logits, group_numbers, read_loader, reader
+from mmcalib.samples.from_loader import (
+    Logits,
+    check_order,
+    group_numbers,
+    read_loader,
+    reader,
+)
 
 AUTO = 'auto'
 
@@ -132,8 +138,8 @@ def calibrate(
             error of the best cross-validated likelihood; or a scaler with options.
         logits: Which part of the model's output the logits are; by default its ``logits``, its
             ``['out']``, or the output itself.
-        groups: A name for each image, in the order of a loader that does not shuffle: images of one
-            group, such as slices of a volume or frames of a video, are not independent.
+        groups: A name for each image, in the order of a loader whose sampler is sequential: images
+            of one group, such as slices of a volume or frames of a video, are not independent.
         ignore_index: The label of what to leave out.
         device: Where to run; by default where the model is.
 
@@ -161,6 +167,8 @@ def _calibrated(
     ignore_index: int | None,
 ) -> Calibrated:
     """Read, fit, measure, place and prove a scaling; None to choose one."""
+    if groups is not None:  # before the long part
+        check_order(loader)
     source, sizes = _FirstKept(loader), []
 
     def read(model: nn.Module, logits: Logits | None = logits) -> list[Tensor]:
@@ -179,7 +187,7 @@ def _calibrated(
         scaler.check_head(first[0])
     images = images_of(chain([first], batches), ignore_index, sizes)
     drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
-    drawn = grouped(drawn, groups, sum(sizes), loader)
+    drawn = grouped(drawn, groups, sum(sizes))
     valid = drawn.labels >= 0
     labels = drawn.labels[valid]
     if not (labels != labels[0]).any():
@@ -271,7 +279,7 @@ def copy_of(model: nn.Module) -> nn.Module:
 
 
 def grouped(
-    drawn: DrawnPredictions, groups: Sequence[Hashable] | None, size: int, loader: Iterable
+    drawn: DrawnPredictions, groups: Sequence[Hashable] | None, size: int
 ) -> DrawnPredictions:
     """Return predictions by their groups, or by images in an order that their content decides.
 
@@ -279,7 +287,7 @@ def grouped(
     """
     number = drawn.images.unique(return_inverse=True)[1]
     if groups is not None:
-        number = group_numbers(groups, size, loader)[drawn.images].unique(return_inverse=True)[1]
+        number = group_numbers(groups, size)[drawn.images].unique(return_inverse=True)[1]
     else:
         some = torch.arange(1, drawn.logits.shape[1] + 1, dtype=torch.float64).cos()
         labels = drawn.labels.double().reshape(len(number), -1).mean(dim=1)

@@ -140,16 +140,52 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
         loader: That they came from.
 
     Raises:
-        ValueError: For another number of groups than of images, or a loader that shuffles, since
-            then nobody knows which group is whose.
+        ValueError: For another number of groups than of images, or a loader that
+            :func:`check_order` refuses.
     """
-    if isinstance(getattr(loader, 'sampler', None), torch.utils.data.RandomSampler):
-        raise UserError('groups are in the order of the images: give a loader with shuffle=False')
+    check_order(loader)
     names = groups.tolist() if hasattr(groups, 'tolist') else list(groups)
     if len(names) != count:
         raise UserError(f'groups must name the group of each of {count} images, got {len(names)}')
     known: dict[Hashable, int] = {}
     return torch.tensor([known.setdefault(name, len(known)) for name in names])
+
+
+def check_order(loader: object) -> None:
+    """Refuse a loader that does not read its images in their order, so that no group is another's.
+
+    Its sampler, of whatever class, is asked for its indices, which have to ascend. A loader without
+    a sampler, such as a list of batches, is taken to be in order.
+
+    Raises:
+        ValueError: If an index is not above the one before it, or the sampler can be read once.
+    """
+    if isinstance(getattr(loader, 'dataset', None), torch.utils.data.IterableDataset):
+        return  # Its sampler yields None for each image.
+    sampler = getattr(loader, 'sampler', None)
+    batches = getattr(loader, 'batch_sampler', None)
+    if batches is not None:
+        sampler = getattr(batches, 'sampler', None)
+    elif sampler is not None:
+        batches = ([index] for index in sampler)
+    read_once = isinstance(sampler, Iterator)
+    if batches is None or not (read_once or _descends(batches)):
+        return
+    raise UserError(
+        'groups are in the order of the images, and the sampler of the loader has another '
+        f'({type(sampler or batches).__name__}): give a loader with shuffle=False, and no sampler'
+    )
+
+
+def _descends(batches: Iterable[Iterable]) -> bool:
+    """Return whether any index of a sampler is not above the one before it."""
+    with unchanged_randomness():
+        previous = None
+        for index in itertools.chain.from_iterable(batches):
+            if previous is not None and index <= previous:
+                return True
+            previous = index
+    return False
 
 
 def progress(items: Iterable, text: str) -> Iterable:

@@ -2,9 +2,21 @@
 
 import pytest
 import torch
+from mmengine.dataset import DefaultSampler
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
+import mmcalib
 from mmcalib.samples.from_loader import group_numbers, read_loader, reader
 
 IMAGES, CLASSES = torch.arange(12.0).view(4, 3) / 7, torch.tensor([0, 1, 1, 0])
@@ -149,3 +161,94 @@ def test_maps_and_rows_are_of_two_loaders():
 def test_a_spent_generator():
     with pytest.raises(ValueError, match='no batches'):
         list(read_loader(model_of(), iter([]), 'Reading'))
+
+
+class Backwards(Sampler):
+    """A sampler of a user's own, whose order no class tells."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        return iter(range(len(self.data) - 1, -1, -1))
+
+    def __len__(self):
+        return len(self.data)
+
+
+class EveryOther(Backwards):
+    def __iter__(self):
+        return iter(range(0, len(self.data), 2))
+
+    def __len__(self):
+        return len(self.data) // 2
+
+
+UNORDERED = {
+    'shuffle': lambda data: dict(shuffle=True),
+    'a random subset': lambda data: dict(sampler=SubsetRandomSampler(range(len(data)))),
+    'weights': lambda data: dict(sampler=WeightedRandomSampler([1.0] * len(data), len(data))),
+    'a batch sampler': lambda data: dict(
+        batch_sampler=BatchSampler(RandomSampler(data), 4, drop_last=False)
+    ),
+    'rows alone': lambda data: dict(batch_size=None, sampler=RandomSampler(data)),
+    'a share of the processes': lambda data: dict(
+        sampler=DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
+    ),
+    'the toolboxes': lambda data: dict(sampler=DefaultSampler(data, shuffle=True)),
+    'a class of their own': lambda data: dict(sampler=Backwards(data)),
+    'numbers read once': lambda data: dict(sampler=iter(range(len(data)))),
+}
+ORDERED = {
+    'none': lambda data: dict(),
+    'a batch sampler': lambda data: dict(
+        batch_sampler=BatchSampler(SequentialSampler(data), 4, drop_last=False)
+    ),
+    'the toolboxes': lambda data: dict(sampler=DefaultSampler(data, shuffle=False)),
+    'a part': lambda data: dict(sampler=EveryOther(data)),
+}
+
+
+class Noted(TensorDataset):
+    """Rows with noisy labels; it notes what is read of it."""
+
+    def __init__(self, n):
+        rows = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
+        labels = rows.argmax(dim=1)
+        labels[::5] = (labels[::5] + 1) % 3
+        super().__init__(rows, labels)
+        self.seen = []
+
+    def __getitem__(self, index):
+        self.seen.append(index)
+        return super().__getitem__(index)
+
+
+def use_groups(function, loader, count):
+    options = dict(groups=[number // 2 for number in range(count)])
+    if function is mmcalib.evaluate:
+        options['interval'] = 0.9
+    function(nn.Identity(), loader, **options)
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+@pytest.mark.parametrize('kind', UNORDERED)
+def test_groups_loader_in_another_order_raises(kind, function):
+    """Before it reads, since a pass over the data may take an hour."""
+    data = Noted(30)
+    loader = DataLoader(data, **UNORDERED[kind](data))
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match='shuffle=False'):
+        use_groups(function, loader, 30)
+    assert not data.seen
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+@pytest.mark.parametrize('kind', ORDERED)
+def test_groups_loader_in_order_is_read(kind, function):
+    data = Noted(60)
+    loader = DataLoader(data, **ORDERED[kind](data))
+    step = 2 if kind == 'a part' else 1
+    use_groups(function, loader, 60 // step)
+    assert data.seen == list(range(0, 60, step))

@@ -41,7 +41,7 @@ from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
-from mmcalib.tasks.calibrate.groups import groups_of_images
+from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
 from mmcalib.work_dir import check_writable, whole_file
 
 HELD_OUT = (
@@ -330,6 +330,7 @@ def load_model_and_data(
     check_run(runner, splits)
     log_start(runner, tuple(splits))
     loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
+    check_places(loaders[splits[0]], splits[0])
     runner.call_hook('before_run')
     classes = classes_of(getattr(loaders[splits[0]].dataset, 'metainfo', None))
     models.load(runner.model, checkpoints, classes)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from itertools import islice
 
 from torch import Tensor
 
+from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError
+from mmcalib.distributed import place_of
 from mmcalib.samples.from_loader import group_numbers
 
 
@@ -37,6 +40,25 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
             group = _found(pattern, path)
         names.append(group)
     return group_numbers(names, len(names))
+
+
+def check_places(loader: Iterable, split: str) -> None:
+    """Raise a UserError if a loader reads other images than those that groups are taken of.
+
+    Args:
+        loader: Of the split, on this process.
+        split: Its name, for the error.
+    """
+    size = len(loader.dataset)
+    with unchanged_randomness():
+        for number, index in enumerate(islice(loader.sampler, size)):
+            place = place_of(number)
+            if place < size and index != place:
+                raise UserError(
+                    f'{split}_dataloader.sampler reads image {index} of the data at place {place}, '
+                    'so no image is known to be of its group: set '
+                    f'{split}_dataloader.sampler.shuffle=False'
+                )
 
 
 def _found(pattern: str, path: str | None) -> Hashable:

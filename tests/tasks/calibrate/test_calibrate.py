@@ -419,6 +419,7 @@ REFUSED = [
     (['--holdout', '0.3'], [], '--holdout is gone since 0.3.0: leave it out'),
     (['--groups', '(x'], [], '--groups (x'),
     (['--groups', 'x'], [], 'the images have no file names'),
+    ([], ['val_dataloader.sampler.shuffle=True'], 'val_dataloader.sampler.shuffle=False'),
     (['--method', 'local'], [], 'local is gone since 0.3.0: use class-conditional'),
     (['--samples', '0'], [], '--samples must be an integer of at least 1'),
     (['--num-bins', '0'], [], '--num-bins must be'),
