@@ -66,9 +66,9 @@ class TemperatureScaler(AffineScaler):
         criterion: ``'nll'`` or ``'ece-grid'``.
 
     Attributes:
-        temperature_: T, within [0.01, 100].
-        at_bound_: Whether the minimum lies beyond these bounds, as for separable logits, or at an
-            end of the grid.
+        temperature_: T. It is 0.01 if no prediction is wrong, and 100 if the logits carry no
+            information about the labels.
+        at_bound_: Whether it is one of these, or an end of the grid.
 
     Raises:
         ValueError: If the criterion is unknown.

@@ -40,7 +40,7 @@ class PredictedClassTemperatureScaler(LogitScaler):
         penalty: :math:`\lambda`, in effective predictions.
 
     Attributes:
-        temperature_: ``(K,)``, within [0.01, 100]; of a sigmoid's logits (2,), of those that are
+        temperature_: ``(K,)``, within [0.01, 100], or 0.01 T and 100 T if T is not; of a sigmoid's logits (2,), of those that are
             not positive and of the positive ones.
 
     Raises:
@@ -59,7 +59,10 @@ class PredictedClassTemperatureScaler(LogitScaler):
         return {'beta': torch.ones(max(num_logits, 2))}
 
     def learn(self, temperature: float, beta: Tensor) -> dict[str, Tensor]:
-        return {'temperature': (temperature / beta).clamp(*BOUNDS)}
+        low, high = BOUNDS
+        if not low <= temperature <= high:  # of cosines, say
+            low, high = low * temperature, high * temperature
+        return {'temperature': (temperature / beta).clamp(low, high)}
 
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
         gaps, predicted = gaps_to_top(logits)

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
-from mmcalib.posthoc.before_and_after import before_and_after, predicted_of, worse_figures
+from mmcalib.posthoc.before_and_after import before_and_after, worse_figures
 from mmcalib.posthoc.choose import LEAST_GROUPS
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
-from mmcalib.posthoc.fit_scaling import fit_scaling
+from mmcalib.posthoc.fit_scaling import data_sentences, fit_scaling
 from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove, swapped_parameters
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
@@ -54,6 +54,9 @@ class Calibrated:
         num_groups: How many images, or groups of them, they are of.
         changed: Of how many of them the predicted class is another.
         candidates: Of ``method='auto'``, see :func:`~mmcalib.posthoc.choose.choose_method`.
+        information: By how many standard errors the NLL falls as 1/T leaves 0; below 2 the logits
+            carry no information about the labels. None of several labels.
+        unlabelled: The classes of which there is no label.
     """
 
     model: nn.Module
@@ -69,6 +72,8 @@ class Calibrated:
     attached: str | None = None
     difference: float = 0.0
     candidates: list[dict] = field(default_factory=list)
+    information: float | None = None
+    unlabelled: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [['', *(metric_heading(f'{PREFIX}{name}') for name in self.before)]]
@@ -86,6 +91,7 @@ class Calibrated:
         if compared:
             yield f'Cross-validated NLL: {", ".join(compared)};'
             yield 'the first within a standard error of the lowest is chosen.'
+        yield from data_sentences(self.information, self.unlabelled, self.before['accuracy'])
         of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
@@ -188,17 +194,12 @@ def _calibrated(
     images = images_of(chain([first], batches), ignore_index, sizes)
     drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
     drawn = grouped(drawn, groups, sum(sizes))
-    valid = drawn.labels >= 0
-    labels = drawn.labels[valid]
-    if not (labels != labels[0]).any():
-        raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
-    if (predicted_of(drawn.logits, drawn.labels)[valid] == labels).all():
-        raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
     fit = fit_scaling(drawn, scaler, pixels=pixels)
     rows = LogitRows(drawn.logits, drawn.labels, drawn.images)
     groups = int(drawn.images.max()) + 1
     measured = before_and_after([rows], fit.scalers, fit.fold_of, num_groups=groups)
     found = Calibrated(model, **measured, num_groups=groups, scaler=fit.scaler)
+    found.information, found.unlabelled = fit.information, drawn.unlabelled or []
     found.candidates, found.standard_error = fit.candidates, fit.errors.get('standard_error')
     if found.scaler is None:
         return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import LogitScaler, Rows, information
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
 # 17 MB.
@@ -56,6 +56,7 @@ class DrawnPredictions:
         images: ``(M,)`` int64, which image of the loader each is of.
         population: How many valid predictions there were to draw from.
         num_images: How many images there were.
+        unlabelled: Classes of which none of the population is; None where it is not known.
     """
 
     logits: Tensor
@@ -63,11 +64,17 @@ class DrawnPredictions:
     images: Tensor
     population: int
     num_images: int
+    unlabelled: list[int] | None = None
 
     def fit(self, scaler: LogitScaler, kept: Tensor | None = None) -> LogitScaler:
         """Fit a scaler to the predictions of all images, or of those that a mask ``(n,)`` keeps."""
         rows = slice(None) if kept is None else kept[self.images]
         return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
+
+    @property
+    def information(self) -> float:
+        """What :func:`~mmcalib.posthoc.scaler.information` of their logits is."""
+        return information(Rows(self.logits, self.labels, self.images))
 
 
 def alone(value: Any) -> list:
@@ -102,6 +109,7 @@ def draw(
     """
     parts: list[tuple[Tensor, ...]] = []
     below, own_images, own_rows = 1.0, 0, 0
+    labelled: set[int] = set()
     for rows in images:
         own_images += 1
         if not len(rows.labels):
@@ -112,16 +120,23 @@ def draw(
         columns = priority, rows.logits, rows.labels, rows.places
         parts.append(tuple(x[kept.to(x.device)].cpu() for x in columns))
         own_rows += len(rows.labels)
+        if rows.labels.ndim == 1:
+            labelled.update(rows.labels.bincount().nonzero().flatten().tolist())
         if sum(len(part[0]) for part in parts) > 2 * num_samples:
             parts = [lowest(parts, num_samples)]
             below = parts[0][0].max().item()
-    shares = gather((parts, own_rows, own_images))
+    shares = gather((parts, own_rows, own_images, labelled))
     population, num_images = (sum(share[i] for share in shares) for i in (1, 2))
+    labelled = set().union(*(share[3] for share in shares))
     if not population:
         raise UserError(f'no valid prediction in {num_images} images: there is nothing to fit')
-    _, *columns = lowest([part for parts, _, _ in shares for part in parts], num_samples)
+    _, *columns = lowest([part for parts, *_ in shares for part in parts], num_samples)
     order = columns[2].argsort(stable=True)  # of the images
-    return DrawnPredictions(*(column[order] for column in columns), population, num_images)
+    logits, labels, images = (column[order] for column in columns)
+    unlabelled = None
+    if labels.ndim == 1:  # of one label each
+        unlabelled = sorted(set(range(max(logits.shape[1], 2))) - labelled)
+    return DrawnPredictions(logits, labels, images, population, num_images, unlabelled)
 
 
 def lowest(parts: Sequence[tuple[Tensor, ...]], limit: float) -> tuple[Tensor, ...]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
 
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.before_and_after import predicted_of
 from mmcalib.posthoc.choose import NONE, choose_method, methods_for
 from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.posthoc.folds import fit_folds, folds_of_groups
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import INFORMATIVE, LogitScaler
 
 Scaler = LogitScaler | ScalerPerLabel
+
+NO_INFORMATION = 'the logits carry no information about the labels'
+SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
+# Of classes that a sentence lists.
+MOST_NAMES = 5
 
 
 @dataclass
@@ -30,6 +38,7 @@ class FittedScaling:
         candidates: What was compared, see :func:`~mmcalib.posthoc.choose.choose_method`.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
             the part of it that is due to the draw; of other methods nothing.
+        information: See :func:`~mmcalib.posthoc.scaler.information`; None of several labels.
     """
 
     scaler: Scaler | None
@@ -37,6 +46,7 @@ class FittedScaling:
     fold_of: Tensor | None = None
     candidates: list[dict] = field(default_factory=list)
     errors: dict[str, float] = field(default_factory=dict)
+    information: float | None = None
 
 
 def fit_scaling(
@@ -57,8 +67,10 @@ def fit_scaling(
         seed: Of the folds.
 
     Raises:
-        ValueError: For data that determine no scaling.
+        ValueError: For data that determine no scaling, see :func:`check_determined`.
     """
+    information = drawn.information if drawn.labels.ndim == 1 else None
+    check_determined(drawn, information, pixels=pixels)
     groups, fold_of, candidates = int(drawn.images.max()) + 1, None, []
     if cross_fit or scaler is None:
         fold_of = folds_of_groups(groups, seed=seed)
@@ -67,12 +79,66 @@ def fit_scaling(
         chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
         if chosen == NONE:
             same = SCALERS['temperature'].from_parameters({'temperature': 1.0})
-            return FittedScaling(None, [same], candidates=candidates)
+            return FittedScaling(None, [same], candidates=candidates, information=information)
         scaler = SCALERS[chosen]()
     fitted = drawn.fit(deepcopy(scaler))
     scalers = fit_folds(scaler, drawn, fold_of) if cross_fit else [fitted]
     fold_of = fold_of if cross_fit else None
-    return FittedScaling(fitted, scalers, fold_of, candidates, standard_errors(fitted, drawn))
+    errors = standard_errors(fitted, drawn)
+    return FittedScaling(fitted, scalers, fold_of, candidates, errors, information)
+
+
+def check_determined(drawn: DrawnPredictions, information: float | None, *, pixels: bool) -> None:
+    """Refuse predictions that determine no temperature, so that none is written that means nothing.
+
+    Args:
+        drawn: The predictions.
+        information: See :func:`~mmcalib.posthoc.scaler.information`; None of several labels.
+        pixels: Whether they are pixels.
+
+    Raises:
+        ValueError: If all labels are of one class, no prediction is wrong, or the logits say less
+            about the labels than equal ones.
+    """
+    valid = drawn.labels >= 0
+    labels = drawn.labels[valid]
+    if not (labels != labels[0]).any():
+        remedy = 'calibrate on data of several classes'
+        if pixels:
+            remedy += '; if masks have 0 and 255, which is left out, write 1 in its place'
+        raise UserError(f'all labels are {int(labels[0])}: {remedy}')
+    wrong = predicted_of(drawn.logits, drawn.labels)[valid] != labels
+    if not wrong.any():
+        raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
+    if information is not None and information <= 0:
+        accuracy = 100 * (1 - wrong.double().mean().item())
+        raise UserError(
+            f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
+            f'{SAME_ORDER}'
+        )
+
+
+def data_sentences(
+    information: float | None, unlabelled: Sequence[object], accuracy: float
+) -> Iterator[str]:
+    """Yield what speaks against the data of a calibration.
+
+    Args:
+        information: See :attr:`FittedScaling.information`.
+        unlabelled: Names or numbers of the classes without a label.
+        accuracy: Of the predictions, in percent.
+    """
+    if information is not None and information < INFORMATIVE:
+        yield (
+            f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
+            f'temperature means nothing: {SAME_ORDER}'
+        )
+    if unlabelled:
+        shown = ', '.join(map(str, unlabelled[:MOST_NAMES]))
+        if len(unlabelled) > MOST_NAMES:
+            shown += f' and {len(unlabelled) - MOST_NAMES} more'
+        classes = 'class' if len(unlabelled) == 1 else 'classes'
+        yield f'No label is of {classes} {shown}: the data say nothing about these.'
 
 
 def standard_errors(scaler: Scaler, drawn: DrawnPredictions) -> dict[str, float]:

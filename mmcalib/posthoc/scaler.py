@@ -29,8 +29,12 @@ from mmcalib.checks import (
 )
 from mmcalib.work_dir import whole_file
 
-# No network needs a temperature beyond these; separable logits would drive it to 0.
+# Where a temperature ends that the data do not determine, as separable logits do not.
 BOUNDS = (0.01, 100.0)
+# Standard errors by which the NLL must fall as 1/T leaves 0, where a temperature may be above 100.
+INFORMATIVE = 2.0
+# Of the logarithm of 1/T, in a search beyond the bounds.
+FARTHER = math.log(100)
 # So many logits of a sigmoid may lie in [0, 1] by chance.
 FEW_OF_A_SIGMOID = 10
 # What is multiplied with logits, and so is fitted in units of 1/T, as penalties are.
@@ -348,21 +352,64 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
 
 
 def best_temperature(rows: Rows) -> float:
-    """Return the temperature of the least NLL within its bounds, which is convex in 1/T."""
+    """Return the temperature of the least NLL, which is convex in 1/T.
+
+    Without a wrong prediction, or without information in the logits, there is none: then it is the
+    bound on that side.
+
+    Warns:
+        UserWarning: If it is a bound.
+    """
     if not any(gaps_to_top(z)[0].any() for (z,) in rows.parts()):
         raise UserError('the logits of each row are all equal: no temperature changes them')
 
     def slope(log_beta: float) -> float:
         return rows.slopes(math.exp(log_beta))[0].mean().item()
 
+    # The slope in 1/T is below 0 at `low` and above 0 at `high`.
     high, low = (-math.log(bound) for bound in BOUNDS)
-    if slope(low) < 0 < slope(high):
-        return math.exp(-brentq(slope, low, high, xtol=1e-10))
-    bound, why = BOUNDS[1], 'the logits carry almost no information about the labels'
+    bound, reason = None, ''
     if slope(high) <= 0:
-        bound, why = BOUNDS[0], 'no prediction is wrong, so nothing limits the confidence'
-    warnings.warn(f'the temperature reached its bound of {bound:.4g}: {why}', stacklevel=5)
+        if any_wrong(rows):
+            high = _step_until(lambda log_beta: slope(log_beta) > 0, high, FARTHER)
+        else:
+            bound, reason = BOUNDS[0], 'no prediction is wrong, so nothing limits the confidence'
+    elif slope(low) >= 0:
+        if information(rows) > INFORMATIVE:
+            low = _step_until(lambda log_beta: slope(log_beta) < 0, low, -FARTHER)
+        else:
+            bound, reason = BOUNDS[1], 'the logits carry almost no information about the labels'
+    if bound is None:
+        return math.exp(-brentq(slope, low, high, xtol=1e-10))
+    warnings.warn(f'the temperature reached its bound of {bound:.4g}: {reason}', stacklevel=5)
     return bound
+
+
+def _step_until(is_beyond: Callable[[float], bool], start: float, step: float) -> float:
+    """Return the first of start + step, start + 2 step, … beyond what is searched."""
+    while not is_beyond(start := start + step):
+        pass
+    return start
+
+
+def any_wrong(rows: Rows) -> bool:
+    """Return whether any label has a lower logit than another class."""
+    return any(bool(gaps_to_top(z)[0].gather(1, y[:, None]).any()) for z, y in rows.parts(rows.y))
+
+
+def information(rows: Rows) -> float:
+    r"""Return by how many standard errors the NLL falls as 1/T leaves 0, over independent groups.
+
+    .. math:: -\sum_g S_g \Big/ \sqrt{\sum_g S_g^2}
+
+    with the sum :math:`S_g` of the slopes of a group's NLL in 1/T, at 1/T = 0. Logits that say
+    nothing about the labels have about 0 ± 1; those of other classes than the labels' are negative.
+
+    Source: the score test with a robust variance, Boos, The American Statistician, 1992.
+    """
+    sums = group_sums(rows.slopes(0.0)[0], rows.groups)
+    spread = sums.square().sum().sqrt().item()
+    return -sums.sum().item() / spread if spread else 0.0
 
 
 def slopes_and_curvatures(logits: Tensor, labels: Tensor, beta: float) -> Tensor:

@@ -252,7 +252,52 @@ def test_half_precision_is_attached():
     assert 'torch.bfloat16 rounds' in found.attached and found.difference < 1e-4
 
 
+@pytest.mark.parametrize('factor', [1e-4, 1e4])
+def test_calibrate_logits_of_another_scale_fits_their_temperature(factor):
+    """Of cosines the best temperature is below 0.01, though many predictions are wrong."""
+    net, inputs, labels = data(n=240)
+    expected = mmcalib.calibrate(net, loader_of(inputs, labels), groups=range(240))
+    net.fc.weight.data *= factor
+    net.fc.bias.data *= factor
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), groups=range(240))
+    assert found.scaler.temperature_ == pytest.approx(factor * expected.scaler.temperature_, 1e-4)
+    assert found.after['NLL'] == pytest.approx(expected.after['NLL'], rel=1e-4)
+
+
+def test_calibrate_labels_at_random_says_no_information():
+    """Within a standard error of none: a temperature is fitted, and says why it is so high."""
+    net, inputs, labels = data(n=300)
+    said = []
+    for seed in range(6):
+        order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
+        try:
+            said.append(str(mmcalib.calibrate(net, loader_of(inputs, labels[order]))))
+        except ValueError as error:
+            said.append(str(error))
+    assert all('no information' in text and 'same order' in text for text in said)
+    assert any('Scaling by' in text for text in said)
+    assert 'no information' not in str(mmcalib.calibrate(net, loader_of(inputs, labels)))
+
+
+def test_calibrate_classes_without_labels_are_named():
+    net, inputs, labels = data((6, 7))
+    labels[labels == 2] = 255
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), ignore_index=255)
+    assert found.unlabelled == [2] and re.search(r'No label is of class 2\b', str(found))
+    net, inputs, labels = data((6, 7))
+    found = mmcalib.calibrate(net, loader_of(inputs, labels))
+    assert found.unlabelled == [] and 'No label' not in str(found)
+
+
 REFUSED = {
+    'labels of other classes': (
+        dict(labels=lambda y: data()[0](data()[1]).argmin(1)), 'classes .* in the same order',
+    ),
+    'masks of 0 and 255': (
+        dict(labels=lambda y: (y > 0).long()[:, None, None] * 255 + torch.zeros(1, 6, 7).long(),
+             shape=(6, 7), ignore_index=255),
+        'write 1 in its place',
+    ),
     'one class': (dict(labels=lambda y: y * 0 + 2), 'all labels are 2'),
     'probabilities': (dict(logits=lambda o: o.softmax(1)), 'returns probabilities'),
     'no prediction is wrong': (
@@ -274,7 +319,9 @@ REFUSED = {
 @pytest.mark.parametrize('name', REFUSED)
 def test_what_is_refused(name):
     options, message = copy.copy(REFUSED[name][0]), REFUSED[name][1]
-    net, inputs, labels = data(sigmoids=options.pop('sigmoids', False))
+    shape = options.pop('shape', ())
+    net, inputs, labels = data(shape, sigmoids=options.pop('sigmoids', False))
+    labels = labels[:, 0, 0] if shape else labels
     inputs, labels = (
         options.pop(n, lambda v: v)(v) for n, v in (('inputs', inputs), ('labels', labels))
     )

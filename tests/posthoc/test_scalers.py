@@ -334,6 +334,22 @@ class TestTemperature:
             assert each.temperature_ == bound and each.at_bound_
             assert np.isnan(each.standard_error(logits, labels))
 
+    @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4])
+    def test_logits_of_another_scale_have_a_temperature_of_that_scale(self, factor):
+        """Such as cosines, whose differences are small, and sums of a thousand features."""
+        logits, labels = draw(400)
+        expected = fit('temperature', logits, labels).temperature_
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            for name in ('temperature', 'isotonic', 'class-temperatures'):
+                scaler = fit(name, factor * logits, labels)
+                found = torch.as_tensor(scaler.temperature_)
+                other = torch.as_tensor(fit(name, logits, labels).temperature_)
+                torch.testing.assert_close(found, factor * other, rtol=1e-4, atol=0)
+        assert fit('temperature', factor * logits, labels).temperature_ == pytest.approx(
+            factor * expected, rel=1e-6
+        )
+
 
 @pytest.mark.parametrize(('name', 'k'), CASES)
 class TestTheFit:

@@ -225,6 +225,8 @@ def calibrate(
     groups = int(group_of.max()) + 1
     fit = fit_scaling(drawn, scaler, pixels=pixels, cross_fit=args.cross_fit, seed=args.seed)
     fitted, candidates = fit.scaler, fit.candidates
+    classes = classes_of(getattr(loader.dataset, 'metainfo', None))
+    unlabelled = [classes[k] if k < len(classes) else k for k in drawn.unlabelled or ()]
     if not fitted:
         samples = {'samples': drawn.num_images}
         return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
@@ -260,6 +262,8 @@ def calibrate(
         'num_bins': args.num_bins,
         'folds': len(fit.scalers) if args.cross_fit else 0,
         'candidates': candidates or None,
+        'information': fit.information,
+        'unlabelled': unlabelled,
         'threshold': head.threshold if getattr(head, 'out_channels', None) == 1 else None,
         'fitted': results[args.split],
         'tested': results.get('test'),

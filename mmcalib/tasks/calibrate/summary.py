@@ -10,6 +10,7 @@ from rich.table import Table
 
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.before_and_after import worse_figures
+from mmcalib.posthoc.fit_scaling import data_sentences
 
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
@@ -86,6 +87,8 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
             'the config beside the checkpoint.'
         )
     sentences += [f'Warning: {reason}.' for reason in calibration['forced']]
+    accuracy = calibration['fitted']['before']['accuracy']
+    sentences += data_sentences(calibration['information'], calibration['unlabelled'], accuracy)
     return sentences + no_gain(calibration)
 
 

