@@ -1,17 +1,21 @@
 """Margin-based label smoothing, calibration metrics and post-hoc scaling, for OpenMMLab and torch.
 
-Importing the package registers its losses, metrics, hooks, datasets and models in mmengine's
-root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config.
-A script that imports mmengine after it calls :func:`register`. Neither mmpretrain nor mmseg is
-imported. Functions of arrays, losses and scalers work without mmengine too.
+Its losses, metrics, hooks, datasets and models are registered in mmengine's root registries as soon
+as both packages are imported, in either order. In a config,
+``custom_imports=dict(imports=['mmcalib'])`` does that. Neither mmpretrain nor mmseg is imported.
+Functions of arrays, losses and scalers work without mmengine too.
 """
 
 # ruff: noqa: F401
+import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = '0.3.0'
 
@@ -62,6 +66,8 @@ def late_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
 def register() -> None:
     """Register every class of the package in mmengine's root registries.
 
+    This is done by itself once mmcalib and mmengine are imported.
+
     Raises:
         ModuleNotFoundError: If mmengine is not installed.
     """
@@ -80,6 +86,53 @@ def register() -> None:
         'transforms.segmentation',
     ):
         import_module(f'mmcalib.{name}')
+    import_module('mmcalib.losses.registry').register_losses()
+
+
+class RegisterAfterMMEngine(threading.local):
+    """An import hook that calls :func:`register` once mmengine has been imported, whoever does it.
+
+    So ``import mmcalib`` takes no time where mmengine is never used, and yet its order does not
+    matter. Registering waits for modules of mmcalib that are half imported, since one of them may
+    be what imports mmengine. The counts are of one thread, as imports are.
+    """
+
+    is_searching = False
+    num_importing = 0
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of mmengine or of a module of mmcalib, whose loading may register."""
+        if self.is_searching or not (name == 'mmengine' or name.startswith('mmcalib.')):
+            return None
+        self.is_searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.is_searching = False
+        if spec is None or not hasattr(spec.loader, 'exec_module'):
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            self.num_importing += 1
+            try:
+                execute(module)
+            finally:
+                self.num_importing -= 1
+            is_outermost = self.num_importing == 0
+            if is_outermost and sys.modules.get('mmengine') and self in sys.meta_path:
+                sys.meta_path.remove(self)
+                register()
+
+        spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def _register_once_both_are_imported() -> None:
+    if sys.modules.get('mmengine'):  # None stands for a package that a test hides
+        register()
+    elif not any(type(finder).__name__ == 'RegisterAfterMMEngine' for finder in sys.meta_path):
+        sys.meta_path.insert(0, RegisterAfterMMEngine())
 
 
 if TYPE_CHECKING:
@@ -102,5 +155,4 @@ if TYPE_CHECKING:
 else:
     __getattr__ = late_names(__name__, _LATE)
 
-if 'mmengine' in sys.modules:
-    register()
+_register_once_both_are_imported()

@@ -17,6 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
 # What `pip install mmcalib` alone does not bring.
 EXTRAS = (*TOOLBOXES, 'mmengine', 'torchvision', 'cv2', 'tabulate')
+OPTIONAL = (
+    *(*TOOLBOXES, 'torchvision', 'tabulate', 'joblib', 'sklearn', 'scipy', 'imagecorruptions'),
+    *('timm', 'onnx', 'onnxruntime', 'tensorboard'),
+)
 # .ci/bare runs it where nothing else is installed.
 LIBRARY = """
 import torch, mmcalib
@@ -159,6 +163,81 @@ def test_all_is_registered_by_custom_imports_or_by_a_call(code, tmp_path):
     )
     result = run(REGISTERED.format(config=str(config), **code))
     assert result.returncode == 0, result.stderr
+
+
+# Runs each order of imports in a fork of a process that has what takes seconds, but not mmengine.
+ORDERS = """
+import os, sys
+import cv2, matplotlib.pyplot, scipy, sklearn, torch, torchvision
+assert not {'mmengine', 'mmcalib'} & set(sys.modules)
+USE = '''
+metric = METRICS.build(dict(type='ECE', num_bins=25))
+assert type(metric).__module__.startswith('mmcalib.') and metric.num_bins == 25
+from mmengine.registry import HOOKS, MODELS
+assert HOOKS.get('LearnFromValidationHook') and MODELS.get('CalibratedModel')
+loss = MODELS.build(dict(type='CombinedLoss', losses=[dict(type='MarginLabelSmoothingLoss')]))
+from mmcalib.losses import MarginLabelSmoothingLoss
+assert isinstance(loss.losses[0], MarginLabelSmoothingLoss)
+'''
+for code in %r:
+    child = os.fork()
+    if not child:
+        failed = 1
+        try:
+            exec(code.replace('; ', chr(10)) + USE, {})
+            failed = 0
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(failed)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        sys.exit(code)
+"""
+IMPORTS = [
+    'import mmcalib; from mmengine.registry import METRICS',
+    'from mmengine.registry import METRICS; import mmcalib',
+    'import mmcalib; import mmengine.registry; METRICS = mmengine.registry.METRICS',
+    'import mmcalib, importlib.util; assert importlib.util.find_spec("mmengine"); '
+    'from mmengine.registry import METRICS',
+    'import mmcalib; mmcalib.register(); from mmengine.registry import METRICS',
+    # These import mmengine themselves, while they are half imported.
+    'from mmcalib.hooks import LearnFromValidationHook; from mmengine.registry import METRICS',
+    'from mmcalib.metrics import ECE; from mmengine.registry import METRICS',
+    'import mmcalib; mmcalib.transforms; from mmengine.registry import METRICS',
+    'import mmcalib.ensembles, mmcalib.models; from mmengine.registry import METRICS',
+    'from mmcalib.losses import ACLSLoss; from mmengine.registry import METRICS',
+    # Toolboxes.
+    'import mmcalib; from mmseg.registry import METRICS',
+    'from mmcalib.losses import ACLSLoss; from mmpretrain.registry import METRICS',
+]
+
+
+def test_imports_in_any_order_register_all():
+    result = run(ORDERS % (IMPORTS,))
+    assert result.returncode == 0, result.stderr
+
+
+def test_registering_without_optional_packages_works():
+    result = run('import mmcalib, mmengine\nmmcalib.register()', OPTIONAL)
+    assert result.returncode == 0, result.stderr
+
+
+LIGHT = """
+import sys, mmcalib
+for name in ('torch', 'numpy', 'mmengine', 'rich', 'matplotlib'):
+    assert name not in sys.modules, name
+"""
+
+
+def test_import_of_the_package_imports_nothing_heavy():
+    result = run(LIGHT)
+    assert result.returncode == 0, result.stderr
+
+
+def test_package_without_mmengine_leaves_its_import_as_it_is():
+    code = 'import mmcalib, importlib.util\nassert not importlib.util.find_spec("mmengine")\n'
+    result = run(f'{code}import mmengine', ('mmengine',))
+    assert "ModuleNotFoundError: No module named 'mmengine'" in result.stderr
 
 
 @pytest.mark.parametrize('name', ['', 'ensembles', 'metrics', 'posthoc', 'visualization'])

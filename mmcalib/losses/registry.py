@@ -1,16 +1,36 @@
-"""mmengine's registry of models; without mmengine, losses are modules of torch all the same."""
+"""Losses enter mmengine's registry of models once it is there, and need it for nothing else."""
 
-try:
-    from mmengine.registry import MODELS as MODELS
-except ImportError:
+from collections.abc import Callable, Mapping
 
-    class MODELS:
-        """Registers nothing, so has nothing to build."""
+from torch import nn
 
-        @staticmethod
-        def register_module():
-            return lambda kind: kind
+_WAITING: list[type[nn.Module]] = []
 
-        @staticmethod
-        def build(cfg):
-            import mmengine  # noqa: F401  raises
+
+class MODELS:
+    """Stands in for mmengine's registry, whose import takes seconds that torch alone need not."""
+
+    @staticmethod
+    def register_module() -> Callable[[type[nn.Module]], type[nn.Module]]:
+        """Return a decorator that keeps a class for :func:`register_losses`."""
+
+        def keep(kind: type[nn.Module]) -> type[nn.Module]:
+            _WAITING.append(kind)
+            return kind
+
+        return keep
+
+    @staticmethod
+    def build(cfg: Mapping) -> nn.Module:
+        """Build a loss by its config, as mmengine's registry does."""
+        from mmengine.registry import MODELS
+
+        return MODELS.build(cfg)
+
+
+def register_losses() -> None:
+    """Register the losses in mmengine's registry of models."""
+    from mmengine.registry import MODELS
+
+    while _WAITING:
+        MODELS.register_module(module=_WAITING.pop())
