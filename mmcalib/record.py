@@ -147,6 +147,11 @@ def differences(there: object, here: object, path: str = '') -> Iterator[str]:
         yield f'{path} {both[0]} (here: {both[1]})'
 
 
+def type_name(kind: object) -> str:
+    """Return the name of a class or function, given itself or by its name in any scope."""
+    return getattr(kind, '__name__', str(kind)).split('.')[-1]
+
+
 def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
     """Yield path and dict of every part of a config or another tree, outer ones first."""
     items = enumerate(node) if isinstance(node, (list, tuple)) else ()

@@ -194,7 +194,9 @@ def test_a_config_of_a_page_is_built_and_has_a_gradient(block, tmp_path, monkeyp
     own = re.findall(r"'(my_\w+)'", block)  # which another block of the page writes
     for name in own:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    if '_base_ =' not in block and 'dataset_type' not in block:
+    if base := re.search(r'read_base\(\):\n    from \.(\w+) import', block):
+        load_config(f'mmpretrain::resnet/{base[1]}.py').dump(tmp_path / f'{base[1]}.py')
+    elif '_base_ =' not in block and 'dataset_type' not in block:
         name = 'digit_scenes' if SEGMENTATION.search(block) else 'digits'
         block = f"_base_ = 'mmcalib::mbls/{name}.py'\n{block}"
     (tmp_path / 'own.py').write_text(block, encoding='utf-8')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from mmcalib.record import walk
+from mmcalib.record import type_name, walk
 
 SOURCES = {
     'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there',
@@ -42,7 +42,7 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
             folder = os.path.abspath(os.path.expanduser(root))
             lists = os.path.join(folder, os.path.expanduser(dataset.get('ann_file') or ''))
             if not os.path.isdir(folder):
-                source = SOURCES.get(dataset.get('type'), 'Put the data there')
+                source = SOURCES.get(type_name(dataset.get('type')), 'Put the data there')
                 missing.setdefault(f'there is no folder {folder}. {source}', []).append(path)
             elif '://' not in lists and not os.path.exists(lists):
                 hint = AUGMENTED if os.path.basename(lists) == 'aug.txt' else ''

@@ -237,7 +237,8 @@ def reason_of(error: Exception) -> str:
         return (
             f'{name} has no option {option[1]}'
             f'{did_you_mean(option[1], parameters_of(kind), of=name)} '
-            '(if the _base_ has set it, add _delete_=True beside the new type)'
+            '(if the _base_ has set it, add _delete_=True beside the new type; in a config with '
+            'read_base, assign the whole dict: model.head.loss = dict(type=…))'
         )
     return UNKNOWN_TYPE.sub(lambda found: _no_such_type(*found.groups()), reason)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
@@ -25,6 +26,7 @@ from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import STACKS, find_config
 from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
 from mmcalib.record import walk
+from mmcalib.runs.config_tree import class_of, find_toolbox
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -64,11 +66,12 @@ def load_config(path: str, options: dict | None = None) -> Config:
         cfg = Config.fromfile(path, import_custom_modules=False)
         if cfg.get('custom_imports'):  # in place of mmengine, whose error lists the path of Python
             import_modules_from_strings(**cfg.custom_imports)
-        [*walk(cfg._cfg_dict)]  # imports what a config of mmengine's new style names
+        for _ in walk(cfg._cfg_dict):  # A config of the new style imports its classes when visited.
+            pass
         with warnings.catch_warnings(), redirect_stdout(StringIO()):  # of what is not installed
             warnings.filterwarnings('ignore', message='Fail to import')
-            if (scope := cfg.get('default_scope', 'mmengine')) != 'mmengine':
-                import_module(f'{scope}.datasets')
+            if toolbox := find_toolbox(cfg):
+                import_module(f'{toolbox}.datasets')
     except ImportError as error:
         reason = ': '.join(str(each) for each in (error, error.__context__) if each)
         raise UserError(
@@ -86,14 +89,24 @@ def load_config(path: str, options: dict | None = None) -> Config:
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
         check_option_keys(before, options)
-    for key in ('val_evaluator', 'test_evaluator'):
-        # mmengine takes any dict with a key `metrics` for an evaluator that holds metrics.
-        if isinstance(cfg.get(key), dict) and cfg[key].get('type') in METRICS.module_dict:
-            cfg[key] = [cfg[key]]
+    list_single_metrics(cfg)
     hooks = cfg.get('default_hooks') or {}
     for name in [name for name, hook in hooks.items() if hook is None and name not in OWN_HOOKS]:
         del hooks[name]
     return cfg
+
+
+def list_single_metrics(cfg: Config) -> None:
+    """Put an evaluator that is one metric into a list.
+
+    mmengine takes any dict with a key `metrics` for an evaluator that holds metrics.
+    """
+    for key in ('val_evaluator', 'test_evaluator'):
+        evaluator = cfg.get(key)
+        if isinstance(evaluator, Mapping) and 'type' in evaluator:
+            kind = class_of(evaluator, cfg.get('default_scope'), METRICS)
+            if inspect.isclass(kind) and issubclass(kind, BaseMetric):
+                cfg[key] = [evaluator]
 
 
 def check_option_keys(cfg: Config, options: Mapping) -> None:
@@ -182,8 +195,9 @@ def test_on_validation(cfg: Config) -> None:
 
 def set_loader_defaults(cfg: Config) -> None:
     """Fill in the defaults of mmpretrain's own tools, and turn off what needs a GPU or workers."""
+    classifies = find_toolbox(cfg) == 'mmpretrain'
     for loader in filter(None, map(cfg.get, DATALOADERS)):
-        if cfg.get('default_scope') == 'mmpretrain':
+        if classifies:
             loader.setdefault('collate_fn', dict(type='default_collate'))
             loader.setdefault('pin_memory', True)
             loader.setdefault('persistent_workers', True)
@@ -204,6 +218,7 @@ def use_evaluation(cfg: Config, name: str) -> None:
         known = did_you_mean(name, named) if named else ', and none at all'
         raise UserError(f'--evaluation {name}: the config has no such evaluation{known}')
     cfg.merge_from_dict(named[name])
+    list_single_metrics(cfg)
     cfg.work_dir = str(Path(cfg.work_dir, name))
 
 
@@ -219,7 +234,7 @@ def show_predictions(cfg: Config, folder: str) -> None:
             '--show-dir needs default_hooks.visualization in the config; the digits have none, '
             'because their images are not files'
         )
-    if cfg.get('default_scope') == 'mmpretrain':
+    if find_toolbox(cfg) == 'mmpretrain':
         hook.update(interval=1, enable=True, out_dir=folder)
     else:
         hook.update(interval=1, draw=True)

@@ -7,10 +7,10 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 
-from mmengine.registry import MODELS
+from mmengine.registry import MODELS, Registry
 
 from mmcalib.datasets.download_sources import SOURCES
-from mmcalib.record import walk
+from mmcalib.record import type_name, walk
 
 # What decides about the figures of a training, by the config's own keys.
 DECIDING = (
@@ -39,11 +39,7 @@ NOT_TOLD = NEUTRAL | {'type', 'num_classes'}
 # What a text of code raises that is read as a config.
 NO_CONFIG = (AttributeError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
-
-
-def type_name(kind: object) -> str:
-    """Return the name of a class or function, given itself or by its name in any scope."""
-    return getattr(kind, '__name__', str(kind)).split('.')[-1]
+TOOLBOXES = ('mmpretrain', 'mmseg')
 
 
 def plain(
@@ -120,12 +116,30 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     return {'type': type_name(loss['type']), **plain(told)}
 
 
-def class_of(loss: Mapping, scope: str | None) -> type | None:
-    """Return the class of a loss by its config, None if no registry knows its type."""
-    if not isinstance(loss['type'], str):
-        return loss['type']
-    with MODELS.switch_scope_and_registry(loss.get('_scope_', scope)) as registry:
-        return registry.get(loss['type'])
+def class_of(part: Mapping, scope: str | None, registry: Registry = MODELS) -> type | None:
+    """Return the class of a part of a config, None if no registry knows its type."""
+    if not isinstance(part['type'], str):
+        return part['type']
+    with registry.switch_scope_and_registry(part.get('_scope_', scope)) as scoped:
+        return scoped.get(part['type'])
+
+
+def find_toolbox(cfg: Mapping) -> str | None:
+    """Return the scope of the toolbox that a config's model is of, None if it is of none.
+
+    Configs of mmengine's new style have no default scope, since their types are classes.
+    """
+    scope = cfg.get('default_scope')
+    if scope not in (None, 'mmengine'):
+        return scope
+    model = cfg.get('model')
+    while isinstance(model, Mapping) and 'module' in model:  # a mean of networks, or of views
+        model = model['module']
+    if not isinstance(model, Mapping) or 'type' not in model:
+        return None
+    kind = class_of({**model, 'type': model.get('calibrates', model['type'])}, scope)
+    packages = [base.__module__.split('.')[0] for base in inspect.getmro(kind)] if kind else []
+    return next((package for package in packages if package in TOOLBOXES), None)
 
 
 def parameters_of(kind: type | None) -> dict[str, inspect.Parameter]:

@@ -27,7 +27,7 @@ from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.record import differences, identity, paths_of
 from mmcalib.runs import config_tree
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
-from mmcalib.runs.config_tree import pipelines_in, pipelines_of, plain, type_name
+from mmcalib.runs.config_tree import find_toolbox, pipelines_in, pipelines_of, plain, type_name
 from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
 
 BEFORE_VIEWS = 'pipelines_before_views'  # in a config: of its images
@@ -331,7 +331,8 @@ def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
             f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
             'only the mean of probabilities can be measured: remove it (tta_model=None)'
         )
-    segments, own = cfg.get('default_scope') == 'mmseg', cfg.get('tta_pipeline')
+    segments = find_toolbox(cfg) == 'mmseg'
+    own = cfg.get('tta_pipeline')
     if scales is None:
         scales = SEGMENTATION_SCALES if segments else (1.0,)
     else:

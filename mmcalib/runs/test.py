@@ -41,7 +41,14 @@ from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
 from mmcalib.runs.checks import check_amp, check_data, check_metrics, check_run, innermost
-from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_in, plain
+from mmcalib.runs.config_tree import (
+    DATASET_KEYS,
+    data_of,
+    find_toolbox,
+    pipelines_in,
+    plain,
+    type_name,
+)
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.work_dir import (
@@ -151,7 +158,7 @@ def add_metrics(runner: Runner, args: argparse.Namespace) -> None:
             )
         for metric in pooled:
             metric.per_class = True
-            metric.per_object = runner.cfg.get('default_scope') == 'mmseg'
+            metric.per_object = find_toolbox(runner.cfg) == 'mmseg'
     if args.disagreement is not None:
         file = os.path.join(args.disagreement, 'disagreement.csv')
         scores = dict(scores=['mutual_information'], confidence_interval=None, out_file=file)
@@ -326,7 +333,7 @@ def evaluation(runner: Runner) -> dict:
         },
         'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
         'pipeline': cfg.get(models.BEFORE_VIEWS) or pipelines_in(cfg, 'test'),
-        'tta': 'module' in cfg.model and cfg.model['type'] != 'MeanProbabilityModel',
+        'tta': 'module' in cfg.model and type_name(cfg.model['type']) != 'MeanProbabilityModel',
         'limit': cfg.get('limit'),
         **first,
         **{key: value for key, value in more.items() if value},

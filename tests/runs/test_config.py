@@ -6,7 +6,7 @@ from mmengine.config import Config
 
 from mmcalib.checks import UserError
 from mmcalib.datasets.download_sources import missing_data_message
-from mmcalib.runs.config import limit_samples, load_config, set_work_dir
+from mmcalib.runs.config import limit_samples, load_config, set_work_dir, use_evaluation
 from mmcalib.work_dir import experiment_name
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
@@ -113,6 +113,18 @@ def test_a_metric_with_metrics_alone_is_an_evaluator(read):
     metric = "dict(type='CalibrationMetric', metrics=['NLL'], _delete_=True)"
     cfg = read(f"_base_ = '{DIGITS}'\ntest_evaluator = {metric}\n")
     assert cfg.test_evaluator == [dict(type='CalibrationMetric', metrics=['NLL'])]
+
+
+def test_evaluation_with_one_metric_is_an_evaluator(read):
+    metric = "dict(type='mmengine.CalibrationMetric', metrics=['NLL'], _delete_=True)"
+    cfg = read(
+        f"_base_ = '{DIGITS}'\nwork_dir = 'w'\n"
+        f'evaluations = dict(mine=dict(val_evaluator={metric}, test_evaluator={metric}))\n'
+    )
+    cfg.test_evaluator = cfg.val_evaluator = None
+    use_evaluation(cfg, 'mine')
+    expected = [dict(type='mmengine.CalibrationMetric', metrics=['NLL'])]
+    assert cfg.test_evaluator == cfg.val_evaluator == expected
 
 
 def test_missing_data_are_named_with_their_source(tmp_path):

@@ -19,7 +19,7 @@ from mmcalib.models.predicting_head import classes_of_head, has_several_labels
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
-from mmcalib.runs.config_tree import pipelines_of, type_name
+from mmcalib.runs.config_tree import find_toolbox, pipelines_of, type_name
 from mmcalib.runs.model import build, without_labels
 from mmcalib.samples.from_loader import progress
 from mmcalib.samples.reading import background_of, read_unlabelled
@@ -98,7 +98,7 @@ class Predictor:
     ) -> None:
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
         self.batch_size, self.workers = loader.get('batch_size') or 1, workers
-        self.segments = cfg.get('default_scope') == 'mmseg'
+        self.segments = find_toolbox(cfg) == 'mmseg'
         steps = unlabelled_steps(loader.get('dataset'))
         with (
             building('the model or its pipeline cannot be built: '),

@@ -14,7 +14,7 @@ from PIL import Image
 from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError
 from mmcalib.datasets.cifar_c import LABELS
-from mmcalib.record import walk
+from mmcalib.record import type_name, walk
 from mmcalib.transforms.corrupt import check_image
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')
@@ -55,7 +55,7 @@ def places_in(dataset: Mapping, scope: str | None, before: str | None = None) ->
     with unchanged_randomness():
         for node in _leaves(dataset):
             steps = list(node.get('pipeline') or ())
-            names = [str(step['type']).replace('/', '.').split('.')[-1] for step in steps]
+            names = [type_name(step['type']).split('/')[-1] for step in steps]
             if before and before not in names:
                 raise UserError(f'--corrupt-before {before}: name one of {", ".join(names)}')
             last = [n == before if before else n in BEHIND or n[:4] == 'Pack' for n in names]

@@ -29,7 +29,7 @@ from mmcalib.datasets.same_data import same_data
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, metric_heading
-from mmcalib.record import Record, differences, loss_label, paths_of, read_json
+from mmcalib.record import Record, differences, loss_label, paths_of, read_json, type_name
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
@@ -313,7 +313,7 @@ def complete(cfg: Config, parameter: str) -> list[str]:
     given = []
     known = {name for names in parameters_by_loss(cfg).values() for name in names}
     key, loss = next(iter(losses_of(cfg.get('model')).items()), (None, {}))
-    plain = loss.get('type') == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
+    plain = type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
     if plain and parameter not in known and not suggestion(parameter, known):
         kinds = [*BEST_KNOWN, *filter(isclass, vars(losses).values())]
         kinds = [kind.__name__ for kind in kinds if parameter in parameters_of(kind)]
