@@ -26,10 +26,12 @@ from torch import Tensor, nn
 from mmcalib.checks import UserError
 from mmcalib.cli.files import other_checkpoints
 from mmcalib.losses import CalibrationLoss
-from mmcalib.record import digest
+from mmcalib.record import digest, type_name
+from mmcalib.runs.config_tree import parse_config
 
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
+AVERAGE = 'ema_state_dict'  # in a checkpoint of a training with mmengine's EMAHook
 CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
 NAME_WITH_HASH = re.compile(r'-[0-9a-f]{8,}[.]')  # as published weights have it
 
@@ -57,10 +59,12 @@ class Checkpoint:
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Read a checkpoint from a file or an address, as data where that suffices.
 
+    Its weights are those that its training has validated.
+
     Raises:
         UserError: If it is missing, damaged or no checkpoint.
     """
-    return checkpoint_of(load_file(str(path)), str(path))
+    return checkpoint_of(choose_validated_weights(load_file(str(path)), str(path)), str(path))
 
 
 def checkpoint_of(content: Mapping, path: str) -> Checkpoint:
@@ -77,6 +81,41 @@ def checkpoint_of(content: Mapping, path: str) -> Checkpoint:
         else:
             found.update(repr(value).encode())
     return Checkpoint(path, content, weights, found.hexdigest()[:16])
+
+
+def choose_validated_weights(content: Mapping, path: str) -> Mapping:
+    """Return a checkpoint's content with the weights that its training has validated.
+
+    mmengine's EMAHook saves the average as ``state_dict``, and the original weights beside it.
+    mmpretrain's EMAHook(evaluate_on_ema=False) validates the original ones. The average is another
+    model than the one that was chosen, with other figures.
+    """
+    if AVERAGE not in content or _is_average_validated(content):
+        return content
+    print_log(
+        f'{path} holds original weights and their average. The original ones are used, since '
+        'EMAHook(evaluate_on_ema=False) has validated these.',
+        'current',
+    )
+    weights = dict(content['state_dict'])
+    for key, value in content[AVERAGE].items():
+        if key.startswith('module.'):
+            weights[key.removeprefix('module.')] = value
+    chosen = {**content, 'state_dict': weights}
+    del chosen[AVERAGE]
+    return chosen
+
+
+def _is_average_validated(content: Mapping) -> bool:
+    """Return whether a training has validated the average of its weights, by its own config."""
+    text = (content.get('meta') or {}).get('cfg')
+    try:
+        cfg = parse_config(text) if isinstance(text, str) else {}
+    except ValueError:
+        return True
+    hooks = [*(cfg.get('custom_hooks') or ()), *(cfg.get('default_hooks') or {}).values()]
+    averaging = [hook for hook in hooks if hook and type_name(hook['type']).endswith('EMAHook')]
+    return all(hook.get('evaluate_on_ema', True) for hook in averaging)
 
 
 def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:

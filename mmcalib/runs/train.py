@@ -14,7 +14,13 @@ from mmengine.runner import Runner
 from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import is_first_process, leave_processes
-from mmcalib.runs.checkpoint import checkpoint_of, load_file, newest_checkpoint, read_checkpoint
+from mmcalib.runs.checkpoint import (
+    checkpoint_of,
+    choose_validated_weights,
+    load_file,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
 from mmcalib.runs.model import describe, load
@@ -106,9 +112,10 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         weights = getattr(runner.model, 'module', runner.model)
         if best is None or not Path(best).is_file():  # a resumed run may have been moved
             print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-            meta = {'epoch': runner.epoch, 'seed': runner.seed}
+            meta = {'epoch': runner.epoch, 'seed': runner.seed, 'cfg': runner.cfg.pretty_text}
             content = {'state_dict': weights.state_dict(), 'meta': meta}
             runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
+            content = choose_validated_weights(content, 'last weights')
             checkpoint = checkpoint_of(content, 'last weights')  # in no file
         else:
             print_log('Testing the best checkpoint.', logger='current')

@@ -86,6 +86,42 @@ def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
     assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
 
 
+@pytest.mark.parametrize('save_best', ["'accuracy/top1'", 'None'])
+def test_original_weights_that_were_validated_beside_an_average_are_what_is_tested(
+    save_best, run, tmp_path
+):
+    """A checkpoint's `state_dict` is the average, whichever of the two EMAHook has validated."""
+    Path('mine.py').write_text(
+        f"_base_ = '{ROOT}/configs/ce/digits.py'\n"
+        "hook = dict(type='EMAHook', momentum=0.001, evaluate_on_ema=False, "
+        'evaluate_on_origin=True)\n'
+        'custom_hooks = [hook]\n'
+        f'default_hooks = dict(checkpoint=dict(save_best={save_best}))\n'
+        'train_cfg = dict(max_epochs=2, val_interval=2)\n'
+        'train_dataloader = dict(batch_size=8, dataset=dict(indices=200))\n'
+        'val_dataloader = dict(dataset=dict(indices=50))\n'
+        "test_dataloader = dict(dataset=dict(split='val', indices=50))\n"
+    )
+    said = call_forked('train.py', 'mine.py', '--work-dir', 'trained', cwd=tmp_path)
+    (scalars,) = Path('trained').glob('*/vis_data/scalars.json')
+    validated = json.loads(scalars.read_text().splitlines()[-1])
+    trained = Record.read('trained/results.json').metrics
+    assert validated['accuracy/top1'] > 30  # 10 of the average
+    assert trained == {key: validated[key] for key in trained}
+    assert 'evaluate_on_ema=False' in said
+    path = 'trained/epoch_2.pth' if save_best == 'None' else next(Path('trained').glob('best_*'))
+    assert 'evaluate_on_ema=False' in run('test.py', 'mine.py', path, '--work-dir', 'tested')
+    assert Record.read('tested/results.json').metrics == trained
+    run('calibrate.py', 'mine.py', path, '--out', 'out.pth')
+    calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
+    before = calibration['fitted']['before']['ECE']
+    assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
+    run('test.py', 'mine.py', 'out.pth', '--work-dir', 'calibrated')
+    calibrated = Record.read('calibrated/results.json').metrics
+    assert calibrated['accuracy/top1'] == trained['accuracy/top1']
+    assert calibrated['calibration/ECE'] != trained['calibration/ECE']
+
+
 def test_a_checkpoint_tested_under_another_config_says_its_own(run, monkeypatch):
     options = [
         *('train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'randomness.seed=7'),
