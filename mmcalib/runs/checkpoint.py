@@ -53,7 +53,15 @@ class Checkpoint:
     @property
     def classes(self) -> list[str]:
         """Names of the classes that it was trained on, none if it does not say."""
-        return classes_of(self.meta.get('dataset_meta'))
+        return classes_of(self.dataset_meta)
+
+    @property
+    def dataset_meta(self) -> Mapping:
+        """Classes and palette of the training data; the toolboxes' versions 0.x have them above."""
+        described = self.meta.get('dataset_meta')
+        if isinstance(described, Mapping):
+            return described
+        return {key.lower(): self.meta[key] for key in ('CLASSES', 'PALETTE') if key in self.meta}
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

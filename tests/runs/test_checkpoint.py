@@ -64,6 +64,16 @@ def of_classes(names):
     return lambda content: content['meta']['dataset_meta'].update(classes=tuple(names))
 
 
+def of_old_classes(names):
+    """As mmseg and mmcls 0.x wrote them."""
+
+    def change(content):
+        del content['meta']['dataset_meta']
+        content['meta'].update(CLASSES=tuple(names), PALETTE=None)
+
+    return change
+
+
 def resume(folder, checkpoint, **options):
     options = {'train_cfg.max_epochs': 2, **options}
     build_runner(config(folder, resume=True, load_from=str(checkpoint), **options)).train()
@@ -85,6 +95,7 @@ OTHER = "class 4 is '4', not '5'"
         (without('running_var'), {}, r'lacks \d+ tensors, .*running_var'),
         (of_classes('0123567894'), {}, OTHER),
         (of_classes('012356789'), {}, f'it has 10 classes, not 9; {OTHER}'),
+        (of_old_classes('0123567894'), {}, OTHER),
     ],
 )
 def test_what_does_not_fit_is_refused(run, change, options, message, trained, tmp_path):
@@ -104,6 +115,7 @@ def test_old_checkpoints_are_used(trained, tmp_path):
     assert not (tmp_path / 'made').exists()
     # The data have the first ten of twelve classes.
     assert evaluate(tmp_path / 'tested', changed(old, tmp_path, of_classes('0123456789ab')))
+    assert evaluate(tmp_path / 'old', changed(old, tmp_path, of_old_classes('0123456789')))
 
 
 def test_another_loss_is_refused(trained, tmp_path):

@@ -109,9 +109,9 @@ class Predictor:
             self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
-        dataset = checkpoints[0].meta.get('dataset_meta') or {}
         count = classes_of_head(innermost(model))
-        self.classes, self.palette = checkpoints[0].classes, dataset.get('palette')
+        self.classes = checkpoints[0].classes
+        self.palette = checkpoints[0].dataset_meta.get('palette')
         if count not in (None, len(self.classes)):
             self.classes, self.palette = [str(k) for k in range(count)], None
 

@@ -304,6 +304,10 @@ def test_heads_and_members_that_cannot_be_averaged_are_refused(photos, classifie
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
+    content['meta'] = {'CLASSES': content['meta']['dataset_meta']['classes']}  # of 0.x
+    torch.save(content, tmp_path / 'other.pth')
+    with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
+        mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
     head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
     config = dict(CLASSIFIER, model=dict(CLASSIFIER['model'], head=head))
     with pytest.raises(ValueError, match='each class by a sigmoid'):
