@@ -64,6 +64,7 @@ from mmcalib.work_dir import (
 NOT_MEASURED = (
     'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration measures it.'
 )
+NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
 # What a test with --calibration measures.
@@ -258,6 +259,8 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
             remark = f'{judged}; ' if key == keys.GAP else ''
             remark += f'interval {number(key, low).removesuffix(" %")} to {number(key, high)}'
         rows.append((keys.metric_name(key), number(key, metrics[key]), remark))
+    if not rows:
+        return [_heading(record), NO_VALUES]
     names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
     rows = [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
     return [_heading(record), *rows]

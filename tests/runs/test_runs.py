@@ -86,6 +86,46 @@ def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
     assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
 
 
+WITHOUT_VALUES = """
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS
+
+@METRICS.register_module(force=True)
+class Written(BaseMetric):
+    def process(self, data_batch, data_samples):
+        self.results.append(1)
+
+    def compute_metrics(self, results):
+        return {}
+"""
+
+
+@pytest.mark.parametrize('evaluator', ['[]', "[dict(type='Written')]"])
+def test_training_whose_test_has_no_values_ends_with_its_record(evaluator, run):
+    """As one of mmseg that only writes predictions, by `format_only`."""
+    Path('written.py').write_text(WITHOUT_VALUES)
+    Path('mine.py').write_text(
+        "_base_ = 'mmcalib::mbls/digits.py'\n"
+        "custom_imports = dict(imports=['mmcalib', 'written'])\n"
+        f'test_evaluator = {evaluator}\n'
+        'default_hooks = dict(reliability_diagram=None)\n'
+        'train_cfg = dict(max_epochs=1, val_interval=1)\n'
+        'train_dataloader = dict(dataset=dict(indices=16))\n'
+        'test_dataloader = dict(dataset=dict(indices=5))\n'
+    )
+    said = run('train.py', 'mine.py', '--work-dir', 'trained')
+    assert 'no values' in said and 'Files: trained' in said
+    record = Record.read('trained/results.json')
+    assert record.metrics == {}
+    said = run('test.py', 'mine.py', *paths_of(record.model), '--work-dir', 'tested')
+    assert 'no values' in said and Record.read('tested/results.json').metrics == {}
+    other = ['mmcalib::mbls/digits.py', *paths_of(record.model), '--work-dir', 'other']
+    run('test.py', *other, '--cfg-options', 'test_dataloader.dataset.indices=5')
+    for folders in (['other', 'tested'], ['tested']):
+        run('report.py', *folders, '--html', 'report.html')
+        assert Path('report.html').is_file()
+
+
 @pytest.mark.parametrize('save_best', ["'accuracy/top1'", 'None'])
 def test_original_weights_that_were_validated_beside_an_average_are_what_is_tested(
     save_best, run, tmp_path
