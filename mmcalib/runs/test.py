@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from functools import partial
 from numbers import Real
 from pathlib import Path
+from shlex import quote
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
@@ -36,7 +37,7 @@ from mmcalib.metrics.errors import gap
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.models.predicting_head import classes_of_head
-from mmcalib.record import Record, model_label, paths_of
+from mmcalib.record import Record, is_ensemble, model_label, paths_of
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
@@ -61,9 +62,6 @@ from mmcalib.work_dir import (
     whole_file,
 )
 
-NOT_MEASURED = (
-    'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration measures it.'
-)
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
@@ -224,7 +222,8 @@ def run_test(
     files |= {'diagram': diagram} if diagram.is_file() else {}
     said = [*summary(record, statistics), *(f'{name:<12}{file}' for name, file in files.items())]
     if not kept and 'ood' not in record.evaluation:
-        said.insert(-len(files), NOT_MEASURED)
+        command = measuring_command(runner.cfg.filename, record)
+        said.insert(-len(files), f'Calibration was not measured; {command} measures it.')
     print_log('\n'.join(['', *said]), logger='current')
     return metrics
 
@@ -264,6 +263,16 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
     names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
     rows = [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
     return [_heading(record), *rows]
+
+
+def measuring_command(config: str, record: Record) -> str:
+    """Return the command that measures the calibration of a model that was tested without it."""
+    paths = paths_of(record.model)
+    if is_ensemble(record.model) or not Path(paths[0]).is_file():
+        return 'the same command of tools/test.py with --calibration'
+    files = ' '.join(quote(os.path.relpath(path)) for path in (config, *paths))
+    split = '' if record.split == 'test' else f' --split {record.split}'
+    return f'tools/test.py {files} --calibration{split}'
 
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:

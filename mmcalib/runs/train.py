@@ -15,6 +15,7 @@ from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import is_first_process, leave_processes
 from mmcalib.runs.checkpoint import (
+    Checkpoint,
     checkpoint_of,
     choose_validated_weights,
     load_file,
@@ -27,6 +28,8 @@ from mmcalib.runs.model import describe, load
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
+
+UNSAVED = 'last weights'  # in place of the path of a checkpoint
 
 
 def configure(args: argparse.Namespace) -> Config:
@@ -112,14 +115,10 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         weights = getattr(runner.model, 'module', runner.model)
         if best is None or not Path(best).is_file():  # a resumed run may have been moved
             print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-            meta = {'epoch': runner.epoch, 'seed': runner.seed, 'cfg': runner.cfg.pretty_text}
-            content = {'state_dict': weights.state_dict(), 'meta': meta}
-            runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
-            content = choose_validated_weights(content, 'last weights')
-            checkpoint = checkpoint_of(content, 'last weights')  # in no file
+            best = last_checkpoint(runner)
         else:
             print_log('Testing the best checkpoint.', logger='current')
-            checkpoint = read_checkpoint(best)
+        checkpoint = unsaved_checkpoint(runner) if best is None else read_checkpoint(best)
         load(weights, [checkpoint], classes_in(runner))
         runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, EMAHook)]
         runner._resume = False
@@ -132,6 +131,25 @@ def goes_on(cfg: Config) -> bool:
     """Return whether a training is resumed from a checkpoint in its own work dir."""
     start = cfg.get('load_from') if cfg.get('resume') else None
     return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
+
+
+def last_checkpoint(runner: Runner) -> Path | None:
+    """Return the file with the weights that a training has ended with, None without one."""
+    path = newest_checkpoint(runner.work_dir)
+    if path is None:
+        return None
+    unit, _, number = path.stem.rpartition('_')
+    reached = runner.epoch if unit == 'epoch' else runner.iter
+    return path if int(number) == reached else None
+
+
+def unsaved_checkpoint(runner: Runner) -> Checkpoint:
+    """Return a checkpoint, in no file, of the weights that a training has ended with."""
+    weights = getattr(runner.model, 'module', runner.model)
+    meta = {'epoch': runner.epoch, 'seed': runner.seed, 'cfg': runner.cfg.pretty_text}
+    content = {'state_dict': weights.state_dict(), 'meta': meta}
+    runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
+    return checkpoint_of(choose_validated_weights(content, UNSAVED), UNSAVED)
 
 
 def best_checkpoint(runner: Runner) -> str | None:

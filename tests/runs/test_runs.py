@@ -1,7 +1,9 @@
 """Trainings and tests from the outside: resumed ones, smoke runs, and what is written down."""
 
 import json
+import os
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -209,7 +211,9 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_
     record = Record.read(f'{folder}/results.json')
     assert record.evaluation['limit'] == 11 == record.evaluation['dataset']['samples']
     assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
-    assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in said
+    (path,) = paths_of(record.model)
+    command = f'tools/test.py mine.py {os.path.relpath(path)} --calibration'
+    assert f'not measured; {command} measures it' in said
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
         find_runs(['.'])
     if name == 'digit_scenes':
@@ -235,3 +239,27 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_
     judged = 'over-confident' if low > 0 else 'under-confident' if high < 0 else 'not told'
     assert f' {own["calibration/gap"]:+.2f} % ' in gap and f' {judged}' in gap
     assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
+
+
+def test_training_without_a_best_checkpoint_names_the_file_of_its_last_weights(run):
+    """As most configs of the toolboxes, which keep no best one."""
+    Path('mine.py').write_text(
+        "_base_ = 'mmcalib::mbls/digits.py'\n"
+        "test_evaluator = [dict(type='Accuracy')]\n"
+        'default_hooks = dict(reliability_diagram=None, checkpoint=dict(save_best=None))\n'
+        'train_cfg = dict(max_epochs=2, val_interval=2)\n'
+        'train_dataloader = dict(dataset=dict(indices=16))\n'
+        'test_dataloader = dict(dataset=dict(indices=50))\n'
+    )
+    said = run('train.py', 'mine.py', '--work-dir', 'my run')
+    (line,) = [line for line in said.splitlines() if line.startswith('checkpoint')]
+    assert Path(line.removeprefix('checkpoint').strip()).samefile('my run/epoch_2.pth')
+    trained = Record.read('my run/results.json')
+    assert [Path(path).name for path in paths_of(trained.model)] == ['epoch_2.pth']
+    # The command that measures the calibration can be copied.
+    command = re.search(r'tools/(test\.py .* --calibration) measures it', said)[1]
+    run(*shlex.split(command), '--work-dir', 'tested')
+    tested = Record.read('tested/results.json')
+    assert 'calibration/ECE' in tested.metrics
+    assert tested.metrics['accuracy/top1'] == trained.metrics['accuracy/top1']
+    assert tested.model['members'][0]['digest'] == trained.model['members'][0]['digest']
