@@ -22,8 +22,16 @@ VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove
 # Of VOC's lists, for an error.
 AUGMENTED = (
     " It lists the augmented annotations (SBD), which mmseg's tools/dataset_converters/voc_aug.py "
-    "adds to VOC 2012. Without them, set ann_file='ImageSets/Segmentation/train.txt', as "
-    'mmcalib::ce/deeplabv3_r50_voc.py'
+    'adds to VOC 2012. '
+)
+WITHOUT_AUGMENTED = (
+    "Without them, set ann_file='ImageSets/Segmentation/train.txt', as "
+    'mmcalib::ce/deeplabv3_r50_voc.py does'
+)
+# In mmseg's configs, which concatenate both lists, each image of the first would train twice.
+WITHOUT_SECOND = (
+    'Without them, leave this part out in a config that inherits this one: '
+    'train_dataloader = dict(dataset=dict(datasets=[_base_.dataset_train]))'
 )
 
 
@@ -45,9 +53,16 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
                 source = SOURCES.get(type_name(dataset.get('type')), 'Put the data there')
                 missing.setdefault(f'there is no folder {folder}. {source}', []).append(path)
             elif '://' not in lists and not os.path.exists(lists):
-                hint = AUGMENTED if os.path.basename(lists) == 'aug.txt' else ''
+                hint = _augmented_hint(loader) if os.path.basename(lists) == 'aug.txt' else ''
                 return f'{path}.ann_file: there is no file {lists}.{hint}'
     for problem, paths in missing.items():
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
     return None
+
+
+def _augmented_hint(loader: Mapping) -> str:
+    """Return what to do without VOC's augmented list, which may stand beside the other one."""
+    lists = [part.get('ann_file') or '' for _, part in walk(loader['dataset'])]
+    has_training_list = any(os.path.basename(path) == 'train.txt' for path in lists)
+    return AUGMENTED + (WITHOUT_SECOND if has_training_list else WITHOUT_AUGMENTED)

@@ -1,7 +1,10 @@
 """Configs that inherit by package, what cannot be read, and options with the name that is meant."""
 
+import re
+
 import pytest
 from commands import ROOT
+from images import write_voc
 from mmengine.config import Config
 
 from mmcalib.checks import UserError
@@ -144,6 +147,27 @@ def test_missing_data_are_named_with_their_source(tmp_path):
     assert missing_data_message(loaders) is None
     remote = dict(dataset=dict(type='CustomDataset', data_root='s3://bucket/images'))
     assert missing_data_message({'train_dataloader': remote, 'val_dataloader': None}) is None
+
+
+def test_missing_augmented_list_beside_the_training_list_is_left_out(read, tmp_path):
+    """To name the training list in its place would show each of its images twice."""
+    root = write_voc(tmp_path / 'VOC2012')
+    inherit = "_base_ = 'mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py'\n"
+
+    def message_of(text):
+        cfg = read(inherit + text)
+        for part in cfg.train_dataloader.dataset.datasets:
+            part.data_root = str(root)
+        return cfg, missing_data_message({'train_dataloader': cfg.train_dataloader})
+
+    _, message = message_of('')
+    assert 'train_dataloader.dataset.datasets.1.ann_file: there is no file' in message
+    assert 'train.txt' not in message
+    # What it says to write is right.
+    cfg, message = message_of(re.search(r'train_dataloader = dict.*\]\)\)', message)[0])
+    assert message is None
+    lists = [part.ann_file for part in cfg.train_dataloader.dataset.datasets]
+    assert lists == ['ImageSets/Segmentation/train.txt']
 
 
 def test_experiments_of_the_same_file_name_keep_apart():
