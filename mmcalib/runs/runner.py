@@ -23,11 +23,11 @@ from mmcalib.distributed import join_processes
 from mmcalib.hooks import SameBuffersHook
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.resume_hook import ResumeHook
-from mmcalib.record import differences
 from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config import set_loader_defaults
 from mmcalib.runs.model import FACTS, facts_in, facts_of
+from mmcalib.runs.resume import check_settings, lengthen_schedules, scheduler_states
 from mmcalib.work_dir import RESULTS, check_writable
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.
@@ -163,34 +163,31 @@ class RunFactsHook(Hook):
         facts: Of :func:`~mmcalib.runs.model.facts_in`.
 
     Raises:
-        UserError: For a resume under another loss or model, whose result would stand in the row of
-            the new one; with weights that do not fill the model; on other classes.
+        UserError: For a resume by other settings, whose result would be recorded as theirs; with
+            weights that do not fill the model; on other classes.
     """
 
     def __init__(self, facts: dict) -> None:
         self.facts = facts
+        self._schedulers_as_built = None
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if not runner._resume:
             return
         read = checkpoint_of(checkpoint, str(runner._load_from))
-        if earlier := facts_of(read.meta):
-            was, now = (
-                {'loss': each['loss'], 'model': each['training']['model']}
-                for each in (earlier, self.facts)
-            )
-            if wrong := next(differences(was, now), None):
-                raise UserError(
-                    f'{read.path} is from another training, {wrong}: resume it with its own '
-                    'config, or start anew in another --work-dir, from its weights if you like '
-                    f'(--cfg-options load_from={read.path})'
-                )
-            # A training that is resumed still started from what it first started from.
-            if 'load_from' in earlier['training']:
-                self.facts['training']['load_from'] = earlier['training']['load_from']
+        check_settings(read, self.facts, runner.cfg)
+        # A training that is resumed still started from what it first started from.
+        earlier = facts_of(read.meta)
+        if earlier and 'load_from' in earlier['training']:
+            self.facts['training']['load_from'] = earlier['training']['load_from']
         here = classes_of(runner.train_dataloader.dataset)
         check_classes(read.classes, here, f'{read.path} and the train set')
         fill(getattr(runner.model, 'module', runner.model), read, resumed=True)
+        self._schedulers_as_built = scheduler_states(runner)
+
+    def before_train(self, runner: Runner) -> None:
+        if self._schedulers_as_built:
+            lengthen_schedules(runner, self._schedulers_as_built, self.facts)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'][FACTS] = self.facts

@@ -24,7 +24,8 @@ from mmcalib.runs.checkpoint import (
 )
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
-from mmcalib.runs.model import describe, load
+from mmcalib.runs.model import describe, facts_in, load
+from mmcalib.runs.resume import check_settings
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
@@ -43,14 +44,14 @@ def configure(args: argparse.Namespace) -> Config:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
-    if args.resume:
-        resume_from(cfg, args.resume)
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
     if args.limit is not None:
         limit_samples(cfg, args.limit)
+    if args.resume:  # last, since it compares the settings
+        resume_from(cfg, args.resume)
     return cfg
 
 
@@ -64,7 +65,8 @@ def resume_from(cfg: Config, start: str) -> None:
         start: A checkpoint or a work dir; ``'auto'`` for that of the run.
 
     Raises:
-        UserError: If there has been a checkpoint in the run's work dir, and none is whole.
+        UserError: If there has been a checkpoint in the run's work dir, and none is whole; if the
+            settings are others than those of the checkpoint, see :func:`check_settings`.
     """
     folder = cfg.work_dir if start == 'auto' else start
     found = newest_checkpoint(folder) if Path(folder).is_dir() else None
@@ -78,7 +80,8 @@ def resume_from(cfg: Config, start: str) -> None:
             )
         return  # a first start, with the weights that the config names
     cfg.resume, cfg.load_from = True, str(found or start)
-    load_file(cfg.load_from)  # raises its errors before the data are listed
+    # Raises the errors of the checkpoint before the data are listed.
+    check_settings(read_checkpoint(cfg.load_from), facts_in(cfg), cfg)
 
 
 def train_and_test(cfg: Config, test: bool = True) -> dict | None:

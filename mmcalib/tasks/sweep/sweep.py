@@ -35,7 +35,14 @@ from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import class_of, losses_of, main_loss, parameters_of, training_in
+from mmcalib.runs.config_tree import (
+    class_of,
+    losses_of,
+    main_loss,
+    parameters_of,
+    plain,
+    training_in,
+)
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
@@ -111,21 +118,22 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
         'parameter': name,
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
-        'training': {**training_in(cfg), **options, 'loss': loss},
+        'training': {
+            **training_in(cfg),
+            **options,
+            'loss': loss,
+            'randomness': plain(cfg.get('randomness')),
+        },
     }
     with locked(folder):
+        check_settings(folder, settings['training'])
         if given:
             config = str(folder / Path(config).name)
             cfg.dump(config)
             print(f'The config lacked {", ".join(given)}: the trainings are those of {config}')
-        if (folder / SWEEP).is_file():
-            remedy = 'remove it: finished trainings are kept'
-            before = read_json(folder / SWEEP, remedy).get('training', settings['training'])
-            if wrong := next(differences(before, settings['training']), None):
-                raise UserError(
-                    f'{folder} holds trainings by other settings, {wrong}: give another --work-dir'
-                )
         trainings = trainings_in(folder, name, values, args.seeds or [])
+        # Before the first training, so that one that is killed is not resumed by other settings.
+        write_summary(folder, settings, trainings)
         failed = []
         for split in SPLITS:
             check_alike(trainings, name)
@@ -143,6 +151,21 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
             }
             failed += run_all(jobs, folder, split, args)
         return write_summary(folder, settings, trainings), folder, failed
+
+
+def check_settings(folder: Path, training: Mapping) -> None:
+    """Raise a UserError if a sweep of other settings has been started in a folder."""
+    if not (folder / SWEEP).is_file():
+        return
+    before = read_json(folder / SWEEP, 'remove it: finished trainings are kept').get('training')
+    if before is None:
+        return
+    before.setdefault('randomness', training['randomness'])  # which 0.3.0 did not write
+    if wrong := list(differences(before, training)):
+        raise UserError(
+            f'{folder} holds trainings by other settings, {"; ".join(wrong)}: give another '
+            '--work-dir, or remove that folder'
+        )
 
 
 def trainings_in(
@@ -313,8 +336,8 @@ def complete(cfg: Config, parameter: str) -> list[str]:
     given = []
     known = {name for names in parameters_by_loss(cfg).values() for name in names}
     key, loss = next(iter(losses_of(cfg.get('model')).items()), (None, {}))
-    plain = type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
-    if plain and parameter not in known and not suggestion(parameter, known):
+    is_softmax = type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
+    if is_softmax and parameter not in known and not suggestion(parameter, known):
         kinds = [*BEST_KNOWN, *filter(isclass, vars(losses).values())]
         kinds = [kind.__name__ for kind in kinds if parameter in parameters_of(kind)]
         if kinds:

@@ -62,6 +62,8 @@ def swept(tmp_path, monkeypatch, capsys):
     script.write_text(STAND_IN)
 
     def popen(command, **options):
+        if Path('KILL').exists():
+            raise SystemExit('killed')
         if '-m' in command:
             assert command[1:4] == ['-m', 'torch.distributed.run', '--standalone']
             command = [sys.executable, *command[4:]]
@@ -162,6 +164,29 @@ def test_trainings_of_other_settings_need_another_folder(swept):
     Path('work/sweep.json').unlink()
     said = swept('10', OPTIONS, 'train_cfg.max_epochs=3', fails=True)
     assert 'train_cfg.max_epochs 5 (here: 3)' in said and 'another --work-dir' in said
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ([OPTIONS, 'optim_wrapper.optimizer.lr=0.1'], 'optim_wrapper.optimizer.lr 0.005'),
+        ([OPTIONS, 'train_dataloader.batch_size=7'], 'train_dataloader.batch_size'),
+        ([OPTIONS, 'randomness.seed=7'], 'randomness.seed 0 (here: 7)'),
+        (['--amp'], 'amp False (here: True)'),
+    ],
+)
+def test_sweep_killed_in_its_first_training_refuses_other_settings(options, named, swept):
+    plain = Path('plain.py')
+    plain.write_text("_base_ = 'mmcalib::ce/digits.py'\n")  # of which the sweep writes its own
+    Path('KILL').touch()
+    assert 'killed' in swept('2,6', config=plain, fails=True)
+    before = Path('work/plain.py').read_text()
+    Path('KILL').unlink()
+    said = swept('2,6', *options, config=plain, fails=True)
+    assert named in said and 'another --work-dir' in said
+    assert Path('work/plain.py').read_text() == before and not list(Path('work').glob('*/calls'))
+    swept('2,6', config=plain)
+    assert chosen() == [6]
 
 
 def test_trainings_have_the_processes_and_arguments_that_were_asked_for(swept):

@@ -1,0 +1,160 @@
+"""What a resumed training may change: its length, and nothing else that decides about figures."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tested import config_of
+
+from mmcalib.checks import UserError
+from mmcalib.runs.checkpoint import load_file
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.train import resume_from, train_and_test
+
+SMALL = {
+    **{f'{split}_dataloader.dataset.indices': 32 for split in ('train', 'val', 'test')},
+    'train_dataloader.batch_size': 16,
+    'train_cfg.max_epochs': 2,
+    'train_cfg.val_interval': 1,
+}
+POLY = dict(type='PolyLR', power=0.9, by_epoch=True)
+STEP = dict(type='StepLR', step_size=1, gamma=0.5, by_epoch=True)
+
+
+def config(folder, schedule=None, **options):
+    """A training of two epochs of two steps; dots in options are written as two underscores."""
+    changes = {key.replace('__', '.'): value for key, value in options.items()}
+    cfg = config_of('mbls/digits', folder, **{**SMALL, **changes})
+    if schedule:
+        cfg.param_scheduler = schedule
+    return cfg
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """The work dir of a finished training."""
+    folder = tmp_path_factory.mktemp('trained')
+    train_and_test(config(folder), test=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('options', 'named'),
+    [
+        ({'optim_wrapper.optimizer.lr': 0.1}, r'optim_wrapper\.optimizer\.lr 0\.005 \(here: 0\.1'),
+        ({'optim_wrapper.optimizer.type': 'AdamW'}, r'optim_wrapper\.optimizer\.type Adam '),
+        ({'optim_wrapper.accumulative_counts': 2}, r'optim_wrapper\.accumulative_counts None'),
+        ({'param_scheduler.T_max': 40}, r'param_scheduler\.T_max 30 \(here: 40\)'),
+        ({'param_scheduler.end': 40}, r'param_scheduler\.end 30 \(here: 40\)'),
+        ({'train_dataloader.batch_size': 8}, r'train_dataloader\.batch_size 16 \(here: 8\)'),
+        ({'train_dataloader.dataset.indices': 40}, r'train_dataloader\.dataset\.indices 32'),
+        ({'train_dataloader.dataset.noise': 0.3}, r'train_dataloader\.dataset\.noise'),
+        ({'val_dataloader.dataset.indices': 40}, r'val_dataloader\.dataset\.indices 32'),
+        ({'train_cfg.val_interval': 2}, r'train_cfg\.val_interval 1 \(here: 2\)'),
+        ({'default_hooks.checkpoint.save_best': 'calibration/ECE'}, r'checkpoint\.save_best'),
+        ({'custom_hooks': [dict(type='EMAHook')]}, r'custom_hooks'),
+        ({'randomness.seed': 1}, r'randomness\.seed 0 \(here: 1\)'),
+        ({'model.head.loss.margin': 4}, r'model\.head\.loss\.margin 8 \(here: 4\)'),
+        ({'model.backbone.base_channels': 4}, r'model\.backbone\.base_channels'),
+    ],
+)
+def test_resume_another_setting_is_refused_by_its_key(options, named, trained, tmp_path):
+    for folder in (trained, tmp_path):  # goes on in its work dir, or in another one
+        before = sorted(folder.iterdir())
+        with pytest.raises(UserError, match=named) as error:
+            resume_from(config(folder, **options), str(trained))
+        assert 'load_from' in str(error.value) and sorted(folder.iterdir()) == before
+    # So does a Runner, which other tools may build.
+    cfg = config(tmp_path, resume=True, load_from=str(trained / 'epoch_2.pth'), **options)
+    with pytest.raises(UserError, match=named):
+        build_runner(cfg).train()
+    assert not list(tmp_path.glob('*.pth'))
+
+
+def test_resume_several_settings_names_all_of_them(trained, run):
+    options = ['train_dataloader.batch_size=8', 'optim_wrapper.optimizer.lr=0.1']
+    short = [f'{key}={value}' for key, value in SMALL.items() if 'batch_size' not in key]
+    command = ['train.py', 'mmcalib::mbls/digits.py', '--work-dir', trained, '--resume']
+    said = run(*command, '--cfg-options', *short, *options, code=2)
+    assert 'optim_wrapper.optimizer.lr 0.005 (here: 0.1)' in said
+    assert 'train_dataloader.batch_size 16 (here: 8)' in said
+    said = run(*command, '--limit', 8, '--cfg-options', *short, 'train_dataloader.batch_size=16',
+               code=2)  # fmt: skip
+    assert '--limit None (here: 8)' in said
+
+
+@pytest.mark.parametrize('options', [
+    {'train_dataloader.num_workers': 1},
+    {'train_dataloader.dataset.data_root': None},
+    {'default_hooks.checkpoint.interval': 2},
+    {'default_hooks.logger.interval': 1},
+])  # fmt: skip
+def test_resume_settings_of_no_figure_are_allowed(options, trained, tmp_path):
+    options = {key: value for key, value in options.items() if value is not None}
+    resume_from(config(tmp_path, **options), str(trained))
+
+
+@pytest.mark.parametrize(
+    ('schedule', 'end'),
+    [
+        (None, 30),  # of the config, which does not depend on the length
+        (STEP, None),  # which by default ends with the training
+        ([STEP, dict(type='LinearLR', start_factor=0.1, end=1, by_epoch=True)], None),
+        (dict(type='CosineAnnealingLR', T_max=3, by_epoch=True), None),
+        (dict(STEP, convert_to_iter_based=True), None),
+    ],
+)
+def test_resume_more_epochs_trains_as_if_they_had_been_asked_for_at_first(schedule, end, tmp_path):
+    train_and_test(config(tmp_path / 'whole', schedule, train_cfg__max_epochs=5), test=False)
+    train_and_test(config(tmp_path / 'parts', schedule), test=False)
+    for epochs in (3, 5):
+        cfg = config(tmp_path / 'parts', schedule, train_cfg__max_epochs=epochs)
+        resume_from(cfg, 'auto')
+        train_and_test(cfg, test=False)
+    whole, parts = (load_file(str(tmp_path / x / 'epoch_5.pth')) for x in ('whole', 'parts'))
+    for name, value in whole['state_dict'].items():
+        assert torch.equal(value, parts['state_dict'][name]), name
+    training = parts['meta']['facts']['training']
+    assert training == whole['meta']['facts']['training']
+    assert training['train_cfg']['max_epochs'] == 5
+    if end:
+        assert training['param_scheduler']['end'] == end
+
+
+@pytest.mark.parametrize('schedule', [POLY, [POLY], dict(type='CosineAnnealingLR', by_epoch=True)])
+def test_resume_more_epochs_keeps_and_records_a_schedule_of_the_former_length(
+    schedule, tmp_path, capsys
+):
+    """Which would have been another one from the first step on, had more epochs been asked for."""
+    train_and_test(config(tmp_path, schedule), test=False)
+    last = load_file(str(tmp_path / 'epoch_2.pth'))['optimizer']['param_groups'][0]['lr']
+    for epochs in (3, 4):
+        cfg = config(tmp_path, schedule, train_cfg__max_epochs=epochs)
+        resume_from(cfg, 'auto')
+        train_and_test(cfg, test=False)
+        assert 'param_scheduler' in capsys.readouterr().out
+    content = load_file(str(tmp_path / 'epoch_4.pth'))
+    kept = content['meta']['facts']['training']['param_scheduler']
+    kept = kept[0] if isinstance(kept, list) else kept
+    assert kept['end'] == 2
+    assert content['optimizer']['param_groups'][0]['lr'] == last
+    # Told with its end it is the same schedule, and with another one it is not.
+    told = [dict(each, end=2) for each in (schedule if isinstance(schedule, list) else [schedule])]
+    resume_from(config(tmp_path, told if isinstance(schedule, list) else told[0]), str(tmp_path))
+    with pytest.raises(UserError, match=r'param_scheduler.*end 2 \(here: 9\)'):
+        other = [dict(each, end=9) for each in told]
+        cfg = config(tmp_path, other if isinstance(schedule, list) else other[0])
+        resume_from(cfg, str(tmp_path))
+
+
+def test_resume_of_the_toolbox_s_own_checkpoint_compares_its_config(trained, tmp_path):
+    content = load_file(str(trained / 'epoch_2.pth'))
+    del content['meta']['facts']
+    torch.save(content, tmp_path / 'epoch_2.pth')
+    resume_from(config(tmp_path), 'auto')
+    with pytest.raises(UserError, match=r'optimizer\.lr 0\.005 \(here: 0\.1\)'):
+        resume_from(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
+    # One that tells nothing is resumed, as by the toolbox.
+    del content['meta']['cfg']
+    torch.save(content, Path(tmp_path / 'epoch_2.pth'))
+    resume_from(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
