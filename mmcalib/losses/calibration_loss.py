@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import check_choice, check_integer, check_labels, check_number
+from mmcalib.checks import (
+    SUM_TOLERANCE,
+    TOLERANCE,
+    check_choice,
+    check_integer,
+    check_labels,
+    check_number,
+)
 from mmcalib.losses.value_and_gradient import weighted_sum, without_unweighted
 
 # What a formula is given by the call; its other keyword-only arguments are attributes of the loss.
@@ -167,9 +174,10 @@ class CalibrationLoss(nn.Module):
             0, which still has a gradient (of zeros).
 
         Raises:
-            ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one, or
-                ``avg_factor`` comes with ``'sum'``.
-            RuntimeError: Instead, for a label on a GPU or inside a compiled model.
+            ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one,
+                probabilities are negative or do not sum to 1, or ``avg_factor`` comes with
+                ``'sum'``.
+            RuntimeError: Instead, for a target on a GPU or inside a compiled model.
         """
         reduction = check_choice('reduction', reduction_override or self.reduction, self.reductions)
         if avg_factor is not None and reduction == 'sum':
@@ -219,6 +227,7 @@ class CalibrationLoss(nn.Module):
         if soft:
             if not self.soft_targets:
                 raise ValueError(f'{type(self).__name__} takes integer labels, not probabilities')
+            check_soft_target(target, weight)
             return target.to(dtype), target.new_ones(rows, dtype=torch.bool), options
         ignore_index = self.ignore_index if ignore_index is None else ignore_index
         labels = target.long()  # a narrow type would compare the ignored label modulo 256
@@ -231,6 +240,33 @@ class CalibrationLoss(nn.Module):
             hint = f'and is not ignore_index={ignore_index}: {HINT}'
             torch._assert_async(inside, f'a label is outside [0, {classes}) {hint}')
         return labels, valid, options
+
+
+def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
+    """Refuse probabilities ``(N, K, *)`` that are negative or do not sum to 1, such as of labels.
+
+    Cross-entropy of such a target has no lower bound. Rows without weight take no part.
+    """
+    probs = target.detach()
+    if weight is not None:
+        probs = torch.where((weight != 0).unsqueeze(1), probs, 1 / probs.shape[1])
+    total = probs.sum(dim=1)
+    remedy = 'give probabilities of one class, or train several labels with a sigmoid loss'
+    if probs.device.type != 'cpu' or torch.compiler.is_compiling():  # nobody waits
+        right = (probs >= -TOLERANCE).all() & ((total - 1).abs() <= SUM_TOLERANCE).all()
+        torch._assert_async(right, f'a soft target is negative or does not sum to 1: {remedy}')
+        return
+    if not probs.numel():
+        return
+    lowest = probs.min().item()
+    if not lowest >= -TOLERANCE:
+        raise ValueError(f'target has negative or NaN probabilities, such as {lowest:g}: {remedy}')
+    wrong = total[(total - 1).abs() > SUM_TOLERANCE]
+    if len(wrong):
+        raise ValueError(
+            f'target has {len(wrong)} of {total.numel()} rows that do not sum to 1, such as '
+            f'{wrong[0].item():g}: {remedy}'
+        )
 
 
 def check_loss_name(name: str) -> None:

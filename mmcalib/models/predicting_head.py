@@ -21,7 +21,12 @@ def classes_of_head(model: nn.Module) -> int | None:
 
 def has_several_labels(model: nn.Module) -> bool:
     """Return whether a classifier predicts each class by a sigmoid of its own."""
-    return 'MultiLabelClsHead' in {kind.__name__ for kind in type(head_of(model)).__mro__}
+    return takes_several_labels(head_of(model))
+
+
+def takes_several_labels(head: nn.Module | None) -> bool:
+    """Return whether a head is mmpretrain's for several labels, or one derived from it."""
+    return 'MultiLabelClsHead' in {kind.__name__ for kind in type(head).__mro__}
 
 
 def returns_scores(model: nn.Module) -> bool:

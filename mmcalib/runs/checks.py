@@ -27,10 +27,10 @@ from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks import LearnFromValidationHook
 from mmcalib.hooks.name_broken_samples_hook import name_samples
-from mmcalib.losses import AdaFocalLoss, CALSLoss
+from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
-from mmcalib.models.predicting_head import classes_of_head
+from mmcalib.models.predicting_head import classes_of_head, takes_several_labels
 from mmcalib.posthoc.attached import AttachedScaling
 from mmcalib.runs.checkpoint import check_classes, classes_of
 from mmcalib.runs.config_tree import parameters_of
@@ -70,6 +70,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
                 runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
         check_selection(runner)
         check_learning(runner, model)
+        check_targets(model)
 
 
 def check_data(cfg: Config, splits: Iterable[str]) -> None:
@@ -211,6 +212,45 @@ def check_learning(runner: Runner, model: nn.Module) -> None:
                 else f'{name} learns nothing without its hook: add '
                 "custom_hooks=[dict(type='LearnFromValidationHook')]"
             )
+
+
+def check_targets(model: nn.Module) -> None:
+    """Refuse losses that do not fit the targets of the training.
+
+    Without this, a softmax trains on several labels, where it has no lower bound; a loss that needs
+    one label for each image ends with its own error in the first step of Mixup.
+    """
+    for name, head in model.named_modules():
+        if not takes_several_labels(head):
+            continue
+        wrong = [type(loss).__name__ for loss in head.modules() if _needs_one_class(loss)]
+        if wrong:
+            raise UserError(
+                f'model.{name}: {type(head).__name__} takes several labels for each image, but '
+                f'{wrong[0]} trains a softmax, of which one class is right. Set '
+                "loss=dict(type='CrossEntropyLoss', use_sigmoid=True), or take a head for one "
+                'label, such as LinearClsHead'
+            )
+    mixing = getattr(getattr(model, 'data_preprocessor', None), 'batch_augments', None)
+    augments = [type(each).__name__ for each in getattr(mixing, 'augments', ()) if each is not None]
+    if not augments:
+        return
+    for name, loss in model.named_modules():
+        kind = type(loss).__name__
+        if not getattr(loss, 'soft_targets', kind != 'SeesawLoss'):
+            raise UserError(
+                f'model.{name}: {kind} needs one label for each image, but {" and ".join(augments)}'
+                ' (augments of model.train_cfg, or batch_augments of data_preprocessor) mixes '
+                'labels. Leave the augments out, or take a loss such as MarginLabelSmoothingLoss'
+            )
+
+
+def _needs_one_class(loss: nn.Module) -> bool:
+    """Return whether a loss is known to be one of a softmax over classes."""
+    kind = type(loss).__name__
+    if kind == 'CrossEntropyLoss':
+        return not getattr(loss, 'use_sigmoid', False)
+    return kind == 'SeesawLoss' or isinstance(loss, CalibrationLoss)
 
 
 @contextmanager

@@ -46,6 +46,7 @@ def test_options(kind, options, message):
 
 
 ZEROS = torch.zeros(4, dtype=torch.long)
+SEVERAL = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 0, -1]])
 CALLS = [
     (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
     (MBLS(), (4, 3), torch.tensor([0, -1, 2, 0]), {}, r': -1\. They are not ignore_index=-100'),
@@ -65,6 +66,15 @@ CALLS = [
     (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
     (losses.DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
     (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), {}, 'not probabilities'),
+    # Of several labels, or of one that is to be left out.
+    (MBLS(), (2, 3), SEVERAL[:2], {}, r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
+    (MBLS(), (1, 3), SEVERAL[1:2], {}, r'do not sum to 1, such as 0'),
+    (MBLS(), (1, 3), SEVERAL[2:], {}, r'negative.*-1'),
+    (MBLS(reduction='none'), (2, 3), SEVERAL[:2], {}, 'do not sum to 1'),
+    (MBLS(), (2, 3, 2, 2), torch.ones(2, 3, 2, 2), {}, '8 of 8 .*do not sum to 1'),
+    (MDCALoss(), (1, 3), torch.tensor([[1.5, -0.5, 0.0]]), {}, r'negative.*-0\.5'),
+    (MBLS(), (1, 3), torch.full((1, 3), float('nan')), {}, 'nan'),
+    (MBLS(), (1, 3), torch.tensor([[1.0, 1, 0]], dtype=torch.float16), {}, 'such as 2'),
 ]
 
 
@@ -72,3 +82,28 @@ CALLS = [
 def test_calls(loss, shape, target, call, message):
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(shape), target, **call)
+
+
+def test_soft_target_of_a_row_without_weight_may_be_anything():
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    target = torch.cat([torch.tensor([[0.2, 0.3, 0.5]]), SEVERAL])
+    weight = torch.tensor([1.0, 0, 0, 0])
+    actual = MBLS(reduction='sum')(logits, target, weight=weight)
+    expected = MBLS(reduction='sum')(logits[:1], target[:1])
+    torch.testing.assert_close(actual, expected)
+
+
+def test_soft_target_that_is_wrong_is_refused_inside_a_compiled_model():
+    loss = torch.compile(MBLS(), backend='eager', fullgraph=True)
+    logits = torch.zeros(3, 3, requires_grad=True)
+    loss(logits, torch.full((3, 3), 1 / 3)).backward()
+    with pytest.raises(RuntimeError, match='sum to 1'):
+        loss(logits, SEVERAL)
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
+def test_soft_target_rounded_to_half_precision_is_taken(dtype):
+    """As under autocast; of 1000 classes, smoothed."""
+    target = torch.full((4, 1000), 0.1 / 1000)
+    target[:, 0] += 0.9
+    assert MBLS()(torch.zeros(4, 1000), target.to(dtype)).isfinite()

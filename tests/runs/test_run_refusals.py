@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from commands import call
 from images import write_folders, write_voc
+from mmengine.registry import METRICS
 from PIL import Image
 from test_checkpoint import config
+from test_checks import Others
 from tiny_models import fcn_head, segmentor
 
 from mmcalib.checks import UserError
@@ -18,6 +20,18 @@ from mmcalib.runs.train import train_and_test
 LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"
 DATA = '{}_dataloader = dict(dataset=dict({}))'
 IMPORTS = "custom_imports = dict(imports=['mmcalib', '{}'])"
+LABELS = (
+    'model = dict(neck={}, head=dict('
+    "_delete_=True, type='{}', in_channels=128, num_classes=10, loss=dict({})))"
+)
+POOL = "dict(type='GlobalAveragePooling')"
+TERMS = "losses=[dict(type='CrossEntropyLoss', use_soft=True), dict(type='MDCALoss')]"
+COMBINED = "type='CombinedLoss', losses=[dict(type='CrossEntropyLoss'{}), dict(type='MDCALoss')]"
+MIXED = "model['train_cfg'] = dict(augments=dict(type='{}', alpha=1.0))"
+LEARNS = "custom_hooks = [dict(type='LearnFromValidationHook')]"
+CSRA = "CSRAClsHead', num_heads=1, lam=0.1, _scope_='mmpretrain"
+SMOOTHED = "type='LabelSmoothLoss', label_smooth_val=0.1, mode='{}'"
+FOCAL = "losses=[dict(type='DualFocalLoss')]"
 TRAINING = {
     'model = dict(head=dict(loss=dict(margn=8.0)))': r'has no option margn; did you mean margin\?',
     "model = dict(head=dict(loss=dict(type='CrossEntropyLoss')))": 'no option .*_delete_=True',
@@ -52,6 +66,24 @@ TRAINING = {
     IMPORTS.format('not_written'): 'Failed to import not_written: No .* beside the config',
     IMPORTS.format('it_fails'): 'Failed to import it_fails: No module named .nothing_like_it',
     'default_hooks = dict(checkpoint=dict(rule="less"))': 'would keep the worst checkpoint',
+    # A softmax, of which one class is right, where each class is right or not.
+    LABELS.format(POOL, 'MultiLabelLinearClsHead', "type='CrossEntropyLoss'"): (
+        'MultiLabelLinearClsHead .* CrossEntropyLoss .*use_sigmoid=True'
+    ),
+    LABELS.format(POOL, 'MultiLabelLinearClsHead', SMOOTHED.format('original')): (
+        'CrossEntropyLoss .*softmax.*use_sigmoid=True'
+    ),
+    LABELS.format(POOL, 'MultiLabelLinearClsHead', "type='MarginLabelSmoothingLoss'"): (
+        'model.head: MultiLabelLinearClsHead .* MarginLabelSmoothingLoss'
+    ),
+    LABELS.format(None, CSRA, COMBINED.format(', use_sigmoid=True')): 'CSRAClsHead .* MDCALoss',
+    # Mixed labels, for a loss that needs one label.
+    f'{LOSS.format("AdaFocalLoss", "")}\n{MIXED.format("Mixup")}\n{LEARNS}': (
+        'AdaFocalLoss .*Mixup.*MarginLabelSmoothingLoss'
+    ),
+    f'{LOSS.format("DualFocalLoss", "")}\n{MIXED.format("CutMix")}': 'DualFocalLoss .*CutMix',
+    f'{LOSS.format("CombinedLoss", FOCAL)}\n{MIXED.format("CutMix")}': 'DualFocalLoss .*CutMix',
+    f'{LOSS.format("SeesawLoss", "num_classes=10")}\n{MIXED.format("Mixup")}': 'Seesaw.*Mixup',
 }
 
 
@@ -67,6 +99,26 @@ def test_what_a_training_would_meet_later(text, run, tmp_path):
     if '.log' in TRAINING[text]:
         (log,) = tmp_path.rglob('*.log')
         assert 'Traceback' in log.read_text() and str(log.relative_to(tmp_path)) in last
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        LABELS.format(POOL, 'MultiLabelLinearClsHead', "type='CrossEntropyLoss', use_sigmoid=True"),
+        LABELS.format(POOL, 'MultiLabelLinearClsHead', "type='AsymmetricLoss'"),
+        LABELS.format(None, CSRA, SMOOTHED.format('multi_label')),
+        f'{LOSS.format("MarginLabelSmoothingLoss", "")}\n{MIXED.format("Mixup")}',
+        f'{LOSS.format("CombinedLoss", TERMS)}\n{MIXED.format("CutMix")}',
+    ],
+)
+def test_training_with_a_loss_that_fits_its_targets_runs(text, run):
+    Path('own.py').write_text(
+        f"_base_ = 'mmcalib::mbls/digits.py'\n{text}\nval_evaluator = [dict(type='Others')]\n"
+        'default_hooks = dict(checkpoint=dict(save_best=None, rule=None))\n'
+    )
+    METRICS.register_module('Others', module=Others, force=True)
+    run('train.py', 'own.py', '--limit', 12, '--no-test')
+    assert list(Path().rglob('epoch_1.pth'))
 
 
 OWN_CLASS = """
