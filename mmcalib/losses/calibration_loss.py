@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmcalib.checks import (
     SUM_TOLERANCE,
     TOLERANCE,
+    UserError,
     check_choice,
     check_integer,
     check_labels,
@@ -42,7 +47,8 @@ class CalibrationLoss(nn.Module):
     row and never enters D.
 
     Args:
-        class_weight: K weights of the cross-entropy term, one per class.
+        class_weight: K weights of the cross-entropy term, one per class; or the path of a .json or
+            .npy file with them, as in mmseg.
         ignore_index: Index label that takes no part. mmseg's heads pass theirs with every call,
             which wins over this one; PIDHead and DDRHead do not, so set 255 here for those.
         reduction: ``'mean'``, ``'sum'`` or ``'none'`` (a loss per row, in the target's shape).
@@ -76,8 +82,15 @@ class CalibrationLoss(nn.Module):
     defaults: Mapping[str, object] = {}
 
     def __init_subclass__(cls) -> None:
-        """Give the constructor the options of the formula, with its defaults."""
-        given = inspect.signature(cls.formula).parameters if hasattr(cls, 'formula') else {}
+        """Give the constructor the options of the formula, with its defaults.
+
+        Raises:
+            TypeError: For a formula that does not take logits and target as an attribute of a loss.
+        """
+        given = {}
+        if hasattr(cls, 'formula'):
+            check_formula(cls)
+            given = inspect.signature(cls.formula).parameters
         own = [p for p in given.values() if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN]
         cls.arguments = tuple(p.name for p in own)  # which PyTorch 2.3 can compile
         found = {p.name: p for p in own if p.default is not p.empty}
@@ -95,7 +108,7 @@ class CalibrationLoss(nn.Module):
     def __init__(
         self,
         *,
-        class_weight: Sequence[float] | None = None,
+        class_weight: Sequence[float] | str | os.PathLike | None = None,
         ignore_index: int = -100,
         reduction: str = 'mean',
         loss_weight: float = 1.0,
@@ -111,7 +124,10 @@ class CalibrationLoss(nn.Module):
         self.reduction = check_choice('reduction', reduction, self.reductions)
         self.loss_weight = check_number('loss_weight', loss_weight)
         self.compiled = check_choice('compile', compile, SWITCH)
+        if isinstance(class_weight, (str, os.PathLike)):
+            class_weight = read_class_weight(class_weight)
         if class_weight is not None:
+            class_weight = getattr(class_weight, 'tolist', lambda: class_weight)()
             class_weight = torch.tensor([check_number('class_weight', w) for w in class_weight])
         # Not in the state dict: checkpoints of other losses must load without complaint.
         self.register_buffer('class_weight', class_weight, persistent=False)
@@ -267,6 +283,55 @@ def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
             f'target has {len(wrong)} of {total.numel()} rows that do not sum to 1, such as '
             f'{wrong[0].item():g}: {remedy}'
         )
+
+
+def check_formula(kind: type[CalibrationLoss]) -> None:
+    """Raise a TypeError for a formula that a loss could not call with logits and target.
+
+    A function in the body of a class is a method: it would get the loss in place of the logits.
+    """
+    formula = inspect.getattr_static(kind, 'formula')
+    if hasattr(formula, '__get__'):
+        formula = formula.__get__(object(), kind)  # as an attribute of a loss
+    if callable(formula):
+        parameters = inspect.signature(formula).parameters.values()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        required = [p.name for p in parameters if p.kind in positional and p.default is p.empty]
+        if len(required) == 2:
+            return
+        takes = f'takes ({", ".join(required)})'
+    else:
+        takes = f'is {formula!r}'
+    raise TypeError(
+        f'{kind.__name__}.formula {takes} where a loss calls it with (logits, target): write '
+        'formula = staticmethod(FUNCTION), of a function with these arguments and keyword-only '
+        'options'
+    )
+
+
+def read_class_weight(path: str | os.PathLike) -> list[float]:
+    """Return the class weights in a .json or .npy file, as mmseg's ``get_class_weight`` does.
+
+    Its other formats run code or need another library.
+
+    Raises:
+        UserError: If there is no such file, or it holds anything but a list of numbers.
+    """
+    path = Path(path).expanduser()
+    if path.suffix not in ('.json', '.npy'):
+        raise UserError(f'class_weight={str(path)!r}: write the weights to a .json or .npy file')
+    if not path.is_file():
+        raise UserError(f'class_weight: there is no file {path.absolute()}')
+    try:
+        if path.suffix == '.json':
+            weights = json.loads(path.read_text(encoding='utf-8'))
+        else:
+            weights = np.load(path, allow_pickle=False).tolist()
+    except ValueError as error:
+        raise UserError(f'class_weight: {path} cannot be read: {error}') from error
+    if not isinstance(weights, list):
+        raise UserError(f'class_weight: {path} holds no list of numbers, but {weights!r:.50}')
+    return weights
 
 
 def check_loss_name(name: str) -> None:

@@ -1,7 +1,11 @@
 """What the losses refuse, and the name that the error says."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from mmengine.registry import MODELS
 
 from mmcalib import losses
@@ -107,3 +111,65 @@ def test_soft_target_rounded_to_half_precision_is_taken(dtype):
     target = torch.full((4, 1000), 0.1 / 1000)
     target[:, 0] += 0.9
     assert MBLS()(torch.zeros(4, 1000), target.to(dtype)).isfinite()
+
+
+def poly(logits, target, *, epsilon=1.0, class_weight=None):
+    rows = F.cross_entropy(logits, target, weight=class_weight, reduction='none')
+    return rows + epsilon * (1 - logits.softmax(dim=1).gather(1, target[:, None])[:, 0])
+
+
+def other_logits(target, *, epsilon=1.0, class_weight=None):
+    return target
+
+
+@pytest.mark.parametrize('formula', [poly, staticmethod(other_logits), None, 'poly'])
+@pytest.mark.parametrize('base', [losses.CalibrationLoss, losses.SoftmaxFocalLoss])
+def test_loss_with_a_formula_of_other_arguments_is_refused_as_it_is_defined(formula, base):
+    with pytest.raises(TypeError, match=r'PolyLoss.*formula = staticmethod'):
+        type('PolyLoss', (base,), {'formula': formula, 'loss_name': 'loss_poly'})
+
+
+def test_loss_formula_may_be_a_static_function_or_a_method():
+    def method(self, logits, target, *, epsilon=1.0, class_weight=None):
+        return poly(logits, target, epsilon=epsilon, class_weight=class_weight)
+
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    expected = poly(logits, target, epsilon=2.0).mean()
+    for formula in (staticmethod(poly), method):
+        kind = type('PolyLoss', (losses.CalibrationLoss,), {'formula': formula})
+        torch.testing.assert_close(kind(epsilon=2.0)(logits, target), expected)
+
+
+def test_class_weight_in_a_file_is_read_as_by_mmseg(tmp_path):
+    from mmseg.models.losses.utils import get_class_weight
+
+    weights = [0.5, 2.0, 1.0]
+    (tmp_path / 'weights.json').write_text(json.dumps(weights))
+    np.save(tmp_path / 'weights.npy', np.array(weights, dtype=np.float32))
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    expected = MBLS(class_weight=weights)(logits, target)
+    for name in ('weights.json', 'weights.npy'):
+        path = str(tmp_path / name)
+        assert [*get_class_weight(path)] == weights
+        assert torch.equal(MBLS(class_weight=path)(logits, target), expected)
+    for given in (np.array(weights), torch.tensor(weights), tuple(weights)):
+        assert torch.equal(MBLS(class_weight=given)(logits, target), expected)
+
+
+@pytest.mark.parametrize(
+    ('name', 'content', 'message'),
+    [
+        ('none.json', None, 'class_weight.*there is no file .*none.json'),
+        ('a.json', '[1, 2', 'class_weight.*a.json'),
+        ('a.json', '{"a": 1}', 'class_weight.*a.json.* list of numbers'),
+        ('a.json', '[[1], [2]]', 'class_weight'),
+        ('a.json', '[1, -2]', 'class_weight must be .*-2'),
+        ('a.pkl', 'x', r'class_weight.*a.pkl.*\.json or \.npy'),
+        ('a.npy', 'x', 'class_weight.*a.npy'),
+    ],
+)
+def test_class_weight_in_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises((TypeError, ValueError), match=message):
+        MBLS(class_weight=str(tmp_path / name))
