@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import tempfile
 import zipfile
 import zlib
@@ -79,8 +80,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # With the suffix of the file, since some writers add theirs where it lacks.
-    temporary = path.with_name(f'.{path.stem}.{os.getpid()}{path.suffix}')
+    temporary = path.with_name(f'.{path.stem}.{secrets.token_hex(8)}{path.suffix}')
     try:
+        # In a shared folder, another user may have put a link under a name that can be guessed.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield temporary
         os.replace(temporary, path)
     except OSError as error:

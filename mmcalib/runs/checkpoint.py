@@ -33,7 +33,8 @@ ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 AVERAGE = 'ema_state_dict'  # in a checkpoint of a training with mmengine's EMAHook
 CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
-NAME_WITH_HASH = re.compile(r'-[0-9a-f]{8,}[.]')  # as published weights have it
+NAME_WITH_HASH = re.compile(r'-([0-9a-f]{8,})[.]')  # as published weights have it
+DATE = re.compile(r'(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])')
 
 
 @dataclass(frozen=True)
@@ -162,18 +163,27 @@ def downloaded(url: str) -> str:
     """Return the file of an address in PyTorch's folder of downloads.
 
     Raises:
-        UserError: If it cannot be downloaded.
+        UserError: If it cannot be downloaded, or its content has another hash than its name.
     """
     name = Path(urlparse(url).path).name
-    if not NAME_WITH_HASH.search(name):  # two trainings have a `best.pth` each
+    named = NAME_WITH_HASH.search(name)
+    prefix = named[1] if named and not DATE.fullmatch(named[1]) else None
+    if prefix is None:  # two trainings have a `best.pth` each
         name = f'{digest(url)}-{name}'
     path = Path(torch.hub.get_dir(), 'checkpoints', name)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(path))
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=prefix)
         except OSError as error:
             raise UserError(f'{url} cannot be downloaded: {error}') from error
+        except RuntimeError as error:
+            if 'hash' not in str(error):
+                raise
+            raise UserError(
+                f'{url} is not the file that its name tells, whose SHA-256 begins with {prefix}: '
+                'it was changed or cut off. Download it yourself, and name the file if you trust it'
+            ) from error
     return str(path)
 
 

@@ -1,5 +1,6 @@
 """Checkpoints that a run must not use, and what is left of them when it is stopped."""
 
+import hashlib
 import os
 import pickle
 import shutil
@@ -208,6 +209,29 @@ def test_a_checkpoint_at_an_address_is_read_as_data(trained, run, tmp_path, monk
     assert not (tmp_path / 'made').exists()
     one, other = (Record.read(f'{name}/results.json').model for name in ('one', 'other'))
     assert one['members'][0]['digest'] != other['members'][0]['digest']
+
+
+@pytest.mark.parametrize('right', [True, False])
+@pytest.mark.parametrize('name', ['model_20210831-{}.pth', 'model-{}.pth', 'model-20210831.pth'])
+def test_download_whose_name_has_a_hash_is_checked_by_it(
+    name, right, trained, run, tmp_path, monkeypatch
+):
+    """A date is none."""
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'downloads'))
+    (tmp_path / 'served').mkdir()
+    prefix = hashlib.sha256(trained.read_bytes()).hexdigest()[:8] if right else '0a1b2c3d'
+    name = name.format(prefix)
+    shutil.copy(trained, tmp_path / 'served' / name)
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / 'served')
+    few = ['--work-dir', 'tested', '--cfg-options', 'test_dataloader.dataset.indices=20']
+    is_wrong = not right and prefix in name
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f'http://127.0.0.1:{server.server_port}/{name}'
+        said = run('test.py', MBLS, url, *few, code=2 if is_wrong else 0)
+        server.shutdown()
+    assert (url in said and prefix in said) or not is_wrong
+    assert bool(list((tmp_path / 'downloads').rglob('*.pth'))) is not is_wrong
 
 
 BROKEN = {

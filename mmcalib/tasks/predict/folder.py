@@ -32,7 +32,7 @@ COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', 
            'accuracy_high', 'mutual_information', 'note', 'files')  # fmt: skip
 OBJECT_COLUMNS = ('image', 'object', 'label', 'name', 'pixels', 'share', 'confidence',
                   'expected_iou', 'found', 'calibrated_iou', *BOX, 'files')  # fmt: skip
-OF_A_KILLED_PROCESS = re.compile(r'\..*\.\d+\.json')  # see whole_file
+OF_A_KILLED_PROCESS = re.compile(r'\..*\.[0-9a-f]+\.json')  # see whole_file
 MOST_OBJECTS = 20  # in the legend of a picture
 UNSURE = 255  # in a mask of labels
 

@@ -1,0 +1,45 @@
+"""The files that a run writes: whole, its own, and as open to others as any file."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mmcalib.record import Record
+from mmcalib.work_dir import whole_file
+
+
+def record(metric):
+    model = dict(members=[])
+    return Record('digits', 'test', model=model, evaluation={}, metrics={'calibration/ECE': metric})
+
+
+def test_record_is_not_written_through_a_link_that_another_has_put_there(tmp_path):
+    """In a folder that is shared, such as a group's."""
+    victim = tmp_path / 'victim'
+    victim.write_text('precious')
+    folder = tmp_path / 'shared'
+    folder.mkdir()
+    for name in (f'.results.{os.getpid()}.json', '.results.json', '.results.0.json'):
+        (folder / name).symlink_to(victim)
+    record(1.0).write(folder / 'results.json')
+    assert victim.read_text() == 'precious'
+    assert Record.read(folder / 'results.json').metrics == {'calibration/ECE': 1.0}
+
+
+def test_whole_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
+    path = tmp_path / 'results.json'
+    record(1.0).write(path)
+    with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
+        temporary.write_text('half')
+        raise KeyboardInterrupt
+    assert [*tmp_path.iterdir()] == [path] and Record.read(path).metrics
+
+
+def test_whole_file_has_the_permissions_of_any_file(tmp_path):
+    before = os.umask(0o027)
+    try:
+        record(1.0).write(tmp_path / 'results.json')
+    finally:
+        os.umask(before)
+    assert Path(tmp_path / 'results.json').stat().st_mode & 0o777 == 0o640
