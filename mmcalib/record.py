@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
+from numbers import Real
 from pathlib import Path
 from textwrap import shorten
 
@@ -39,6 +40,50 @@ SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
 COUNTS_VALID_PIXELS = ('avg_non_ignore', True)
 # Of a member: what tells it from others, wherever its file lies.
 OF_IDENTITY = ('seed', 'epoch', 'digest', 'network')
+# What readers of a record rely on: types by key, a list of items of one type, or None besides a
+# type. A key with a question mark may be missing, others may be there, and * stands for all keys.
+CALIBRATION = {'methods': [str], 'forced': [str]}
+MEMBER = {
+    'checkpoint': str,
+    'digest': str,
+    'network': {'data_preprocessor?': (dict, None)},
+    'seed': (int, None),
+    'epoch': object,
+    'loss': ({'type?': str}, None),
+    'training': {'model': dict, 'train_cfg?': (dict, None)},
+    'finished': (bool, None),
+    'file': str,
+    'calibration': (CALIBRATION, None),
+}
+MODEL = {
+    'members': [MEMBER],
+    'views': ([list], None),
+    'mc_dropout': (int, None),
+    'calibration': (CALIBRATION, None),
+}
+UNSEEN = {'prefix': str, 'scores': [str], 'ood_index': (int, None), 'counts': {'ID': int, '*': int}}
+EVALUATION = {
+    'dataset?': {'samples?': int},
+    'data_options?': dict,
+    'limit?': (int, None),
+    'shift?': ({'kind': str, 'name': str, 'severity': int}, None),
+    'ood?': [UNSEEN],
+}
+COLUMN = [(Real, None)]
+STRATUM = {'ECE': COLUMN, 'accuracy': COLUMN, 'confidence': COLUMN, 'count': [Real]}
+SHAPE = {
+    'experiment': str,
+    'split': str,
+    'model': MODEL,
+    'evaluation': EVALUATION,
+    'metrics': dict,
+    'strata?': {
+        'per_class?': {'*': {'classes': list, **STRATUM}},
+        'per_distance?': {'*': {'pixels': list, **STRATUM}},
+    },
+    'date?': str,
+    'version?': str,
+}
 
 
 @dataclass
@@ -106,12 +151,17 @@ class Record:
             ValueError: If it is no record, or one of another version.
         """
         try:
-            record = cls(**json.loads(Path(path).read_text(encoding='utf-8')))
-            if not all(isinstance(each, dict) for each in (record.metrics, record.evaluation)):
-                raise TypeError('it holds no metrics of a test')
-            if not all('training' in member for member in record.model['members']):
-                raise TypeError('it is of another version')
-        except (KeyError, TypeError, ValueError) as error:
+            content = json.loads(Path(path).read_text(encoding='utf-8'))
+            check_shape(content, SHAPE)
+            if not content['model']['members']:
+                raise TypeError('model.members is empty')
+            for name in ('per_class', 'per_distance'):
+                tables = content.get('strata', {}).get(name, {})
+                if any(len({*map(len, table.values())}) > 1 for table in tables.values()):
+                    raise TypeError(f'strata.{name} has columns of several lengths')
+            record = cls(**content)
+            model_label(record.model, experiment=record.experiment)  # as of a sum of losses
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise UserError(f'{path} is no record of a test ({error}): test again') from error
         return record
 
@@ -126,6 +176,38 @@ def read_json(path: str | Path, remedy: str = 'run its tool again') -> dict:
         return json.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError as error:
         raise UserError(f'{path} cannot be read ({error!r}): {remedy}') from error
+
+
+def check_shape(node: object, shape: object, path: str = '') -> None:
+    """Raise a TypeError that names the first place where JSON is not of a shape.
+
+    Args:
+        node: JSON's types.
+        shape: As :data:`SHAPE`.
+        path: Keys that lead to the node.
+    """
+    if isinstance(shape, tuple):
+        shape, _ = shape
+        if node is None:
+            return
+    kind = shape if isinstance(shape, type) else type(shape)
+    if not isinstance(node, kind):
+        place = path or 'the file'
+        text = shorten(json.dumps(node), 60, placeholder='…')
+        raise TypeError(f'{place} must be of type {kind.__name__}, got {text}')
+    if isinstance(shape, list):
+        for number, item in enumerate(node):
+            check_shape(item, shape[0], f'{path}.{number}')
+    elif isinstance(shape, dict):
+        for key, part in shape.items():
+            name = key.removesuffix('?')
+            names = [name] if name in node else []
+            if name == '*':
+                names = list(node)
+            elif name == key and not names:
+                raise TypeError(f'{path}.{name} is missing'.lstrip('.'))
+            for each in names:
+                check_shape(node[each], part, f'{path}.{each}'.lstrip('.'))
 
 
 def digest(node: object) -> str:

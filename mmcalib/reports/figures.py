@@ -13,13 +13,16 @@ from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.record import Record, model_label, read_json
+from mmcalib.record import Record, check_shape, model_label, read_json
 from mmcalib.reports.runs import Run, read_runs
 from mmcalib.reports.settings import distinct
 from mmcalib.reports.shifted import corrupted, measures_of
 from mmcalib.reports.tables import rows_of
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
+# What a figure of a sweep is drawn from, see mmcalib.record.check_shape.
+ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
+SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [ROW]}
 # Of tests under shift: the caption of a figure, and its metrics.
 SHIFT_FIGURES = {
     'boxes': ('Corruptions by severity', (*QUALITIES, ECE, NLL)),
@@ -147,6 +150,20 @@ def _shifted(folder: Path) -> list[Run]:
     return [run for path in paths for run in read_runs(path)]
 
 
+def read_sweep(path: Path) -> dict:
+    """Return what a ``sweep.json`` holds.
+
+    Raises:
+        ValueError: If it is cut off, or something else.
+    """
+    content = read_json(path)
+    try:
+        check_shape(content, SWEEP_SHAPE)
+    except TypeError as error:
+        raise UserError(f'{path} is not of a sweep ({error}): run tools/sweep.py again') from error
+    return content
+
+
 # By the file of a work dir: where it comes from.
 HINTS = {
     STATISTICS: "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')",
@@ -169,5 +186,5 @@ FIGURES = {
     ),
     'images': ('images.csv', drawing.read_image_scores, drawing.draw_image_risk),
     'robustness': ('', _shifted, _robustness),
-    'sweep': (SWEEP, read_json, drawing.draw_sweep),
+    'sweep': (SWEEP, read_sweep, drawing.draw_sweep),
 }

@@ -125,9 +125,10 @@ def _of_table(table: Table) -> dict:
 
 def _of_classes(measured: Mapping) -> str:
     """Return the table of what a record has of each predicted class."""
-    names, *values, counts = measured.values()
-    cells = [['nan' if v is None else f'{v:.2f}' for v in column] for column in values]
-    rows = zip(names, *cells, (f'{count:,}' for count in counts), strict=True)
+    columns = [measured[key] for key in ('ECE', 'accuracy', 'confidence')]
+    cells = [['nan' if v is None else f'{v:.2f}' for v in column] for column in columns]
+    counts = [f'{count:,}' for count in measured['count']]
+    rows = zip(measured['classes'], *cells, counts, strict=True)
     return table_text(OF_CLASSES, [*rows], 'html')
 
 

@@ -48,9 +48,11 @@ def unlike(conditions: Mapping, run: Run) -> Iterator[str]:
     }
     for part, wanted in conditions.items():
         for key, paper in wanted.items():
-            found, paper = parts[part].get(key), paper if isinstance(paper, list) else [paper]
-            if found not in paper:
-                yield f'{part}.{key}={found}, where the paper has {paper[0]}'
+            known = parts[part] if isinstance(parts[part], Mapping) else {}
+            value = known.get(key)
+            values = paper if isinstance(paper, list) else [paper]
+            if value not in values:
+                yield f'{part}.{key}={value}, where the paper has {values[0]}'
 
 
 def remarks(entry: Mapping, runs: Sequence[Run]) -> list[str]:

@@ -183,6 +183,7 @@ def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[Run]:
             OOD + key.removeprefix(start): value
             for key, value in record.metrics.items()
             if key.startswith(start)
+            and isinstance(value, Real)
             and not (len(sets) == 1 and key.removeprefix(start).split('/')[0] in OOD_GROUPS)
         }
         yield Run(folder, record, found, evaluation, suffix=f' by {score}', **about)

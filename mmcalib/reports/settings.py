@@ -52,7 +52,7 @@ def flatten(node: object, place: Place = ()) -> dict[Place, object]:
     """
     if isinstance(node, list) and len(node) == 1 and isinstance(node[0], list):
         node = node[0]
-    if isinstance(node, list) and all(isinstance(e, Mapping) and 'type' in e for e in node):
+    if isinstance(node, list) and all(_is_part(item) for item in node):
         seen, parts = Counter(), {}
         for each in node:
             seen[each['type']] += 1
@@ -66,6 +66,10 @@ def flatten(node: object, place: Place = ()) -> dict[Place, object]:
         for key, item in node.items()
         for inner, value in flatten(item, (*place, str(key))).items()
     }
+
+
+def _is_part(node: object) -> bool:
+    return isinstance(node, Mapping) and isinstance(node.get('type'), str)
 
 
 def key_and_value(place: Place, value: object) -> str:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 
 from mmcalib.metrics.keys import AECE, AUGRC, CLEAN, ECE, MEAN, NLL, QUALITIES, WORST, worst
@@ -33,6 +34,8 @@ def tests_in(folder: Path) -> list[dict]:
         ValueError: If a record cannot be read.
     """
     records = [Record.read(path) for path in sorted(folder.glob(f'*/{RESULTS}'))]
+    # A work dir of another test may lie among them.
+    records = [record for record in records if record.evaluation.get('shift')]
     records.sort(key=lambda record: record.date)
     tests = [
         {**each.evaluation['shift'], 'metrics': each.metrics, 'how': _how(each)} for each in records
@@ -75,7 +78,7 @@ def groups(tests: Sequence[Mapping]) -> dict[str, list[Mapping]]:
 
 def measures_of(tests: Sequence[Mapping]) -> list[str]:
     """Return the keys that all tests have, in the order of tables."""
-    return [key for key in MEASURES if all(key in test['metrics'] for test in tests)]
+    return [key for key in MEASURES if all(isinstance(t['metrics'].get(key), Real) for t in tests)]
 
 
 def rows(

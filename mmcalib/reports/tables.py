@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of
+from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of, metric_name
 from mmcalib.record import SHORT_NAMES, SYMBOLS, digest, paths_of
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.runs import Run
@@ -102,7 +103,18 @@ def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
             if published := [row.runs[0] for row in rows if row.paper]:
                 before += paper_numbers.remarks(entry, published)
     columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
-    return Table(title, columns, rows, before + notes)
+    return Table(title, columns, rows, before + notes + _not_finite(rows, columns))
+
+
+def _not_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return a note for each run that has NaN or infinity, which a mean over seeds hides."""
+    notes = []
+    for run in (run for row in rows for run in row.runs):
+        values = {key: run.metrics[key] for key in columns if key in run.metrics}
+        wrong = [f'{metric_name(k)} {v:g}' for k, v in values.items() if not math.isfinite(v)]
+        if wrong:
+            notes.append(f'Not a finite number: {", ".join(wrong)} of {run.path}.')
+    return notes
 
 
 def evaluation_text(run: Run) -> str:

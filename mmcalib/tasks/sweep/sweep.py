@@ -30,6 +30,7 @@ from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, metric_heading
 from mmcalib.record import Record, differences, loss_label, paths_of, read_json, type_name
+from mmcalib.reports import figures
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
@@ -68,7 +69,7 @@ def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     """Run a sweep with the train.py and test.py of a folder, or draw finished ones."""
     with parser.ending_with_errors('Stopped: the same command goes on from here.'):
         if args.plot and args.out:
-            summaries = [read_json(Path(folder, SWEEP)) for folder in args.plot]
+            summaries = [figures.load('sweep', folder) for folder in args.plot]
             labels = [summary['loss'] for summary in summaries]
             names = distinct(labels, [{'path': folder} for folder in args.plot])
             save_figure(draw_sweep(dict(zip(names, summaries, strict=True))), args.out)

@@ -44,8 +44,11 @@ if split == 'test':
     metrics['calibration/ECE_low'] = 0.0  # an end of an interval has no column
 checkpoint = folder / 'best_accuracy_top1_epoch_1.pth'
 checkpoint.touch()
-training = {'train_cfg': {'max_epochs': options.get('train_cfg.max_epochs', 30)}}
-member = dict(checkpoint=str(checkpoint), seed=seed, loss={'margin': margin}, training=training)
+training = {'train_cfg': {'max_epochs': options.get('train_cfg.max_epochs', 30)}, 'model': {}}
+loss = {'type': 'MarginLabelSmoothingLoss', 'margin': margin}
+member = dict(checkpoint=str(checkpoint), seed=seed, loss=loss, training=training)
+member |= dict(digest=str(margin), network={}, epoch=1, finished=True, file=checkpoint.name)
+member |= dict(calibration=None)
 others = ('pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration', 'temperature')
 model = {'members': [member], **dict.fromkeys(others)}
 content = dict(experiment='mbls/digits', split=split, model=model,
