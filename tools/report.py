@@ -66,6 +66,8 @@ def main() -> None:
         tables = tables_of(runs, args.protocol)
         for out, kind in wanted.items():
             content = content_of(kind, tables, others, runs, args)
+            # A folder's name may hold bytes that are no text.
+            content = content.encode(errors='backslashreplace').decode()
             if out is None:
                 print(content)
                 continue
@@ -79,6 +81,7 @@ def content_of(
 ) -> str:
     """Return tables in a format; what CSV and JSON have no place for is printed."""
     from mmcalib.reports import formats
+    from mmcalib.texts import printable
 
     if kind == 'html':
         from mmcalib.reports.page import page_of  # takes matplotlib along
@@ -87,7 +90,7 @@ def content_of(
         return page_of(tables, others, runs, **options)
     if kind in ('csv', 'json'):
         notes = [f'{table.name}: {note}' for table in tables for note in table.notes]
-        print('\n'.join([*notes, *others]), file=sys.stderr)
+        print('\n'.join(map(printable, [*notes, *others])), file=sys.stderr)
         return dict(csv=formats.comma_separated, json=formats.measured)[kind](tables)
     return formats.report(tables, others, kind)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mmcalib.metrics import errors
+from mmcalib.texts import printable
 
 
 def stratum_figures(table: Tensor) -> dict[str, list[float]]:
@@ -41,7 +42,7 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
 
     figures = stratum_figures(table)
     rows = [
-        [name, *(f'{value:.2f}' for value in row), f'{count:,}']
+        [printable(name), *(f'{value:.2f}' for value in row), f'{count:,}']
         for name, *row, count in zip(names, *figures.values(), strict=True)
     ]
     headings = [heading, 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count']

@@ -18,6 +18,7 @@ from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
 from mmcalib.reports import shifted
 from mmcalib.reports.runs import Run
 from mmcalib.reports.tables import Row, Table
+from mmcalib.texts import printable
 
 NOTHING = '–'
 LABEL_WIDTH = 60  # longer names of rows take several lines
@@ -31,9 +32,10 @@ def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str
 
     Args:
         headings: Of the columns.
-        rows: Texts, one for each column.
+        rows: Texts, one for each column; names of users among them have a line each.
         kind: One of :data:`KINDS`.
     """
+    headings, *rows = [[printable(str(cell)) for cell in row] for row in (headings, *rows)]
     if kind == 'markdown':
         headings, *rows = [[*map(in_markdown, row)] for row in (headings, *rows)]
     return tabulate(
@@ -98,8 +100,12 @@ def _cell(row: Row, key: str) -> str:
 
 def report(tables: Sequence[Table], others: Sequence[str], kind: str = 'text') -> str:
     """Return tables with their notes, and what is in none of them, as text, Markdown or LaTeX."""
-    (title, gap, item), mark = MARKS[kind], in_markdown if kind == 'markdown' else str
+    title, gap, item = MARKS[kind]
     parts = []
+
+    def mark(text: str) -> str:
+        return in_markdown(printable(text)) if kind == 'markdown' else printable(text)
+
     for table in tables:
         notes = '\n'.join(f'{item}{mark(note)}' for note in table.notes)
         parts.append(gap.join([title + mark(table.name), runs_text(table, kind), notes]).rstrip())

@@ -18,7 +18,7 @@ from mmcalib.checks import UserError
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.visualization.reliability import bins_of, draw_bars, draw_diagonal
-from mmcalib.visualization.style import GREY, legend, wrapped
+from mmcalib.visualization.style import GREY, as_label, labelled, legend, wrapped
 from mmcalib.work_dir import BROKEN_FILE, whole_file
 
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors', 'reliability (%)')
@@ -138,6 +138,7 @@ def draw_confidence_maps(
         ValueError: If there is no image, none of a name, or the runs have other classes.
     """
     rows = _rows(runs, worst, images)
+    runs = labelled(runs)
     first = next(iter(runs.values()))
     colours = class_colours(first.classes, first.palette)
     shapes = [view.label.shape[0] / view.label.shape[1] for _, view in rows]
@@ -162,7 +163,7 @@ def draw_confidence_maps(
             for axes in panels[:2]:
                 axes.set_axis_off()
                 axes.images[0].remove()
-        caption = ', '.join(filter(None, [name, view.caption]))
+        caption = ', '.join(filter(None, [as_label(name), as_label(view.caption)]))
         panels[2].set_xlabel(wrapped(caption, 5 * PANEL), fontsize=8, color=GREY)
         draw_bars(diagram, bins_of(torch.from_numpy(view.table)))
         draw_diagonal(diagram)
@@ -174,7 +175,7 @@ def draw_confidence_maps(
     bar = figure.colorbar(scale, ax=grid[-1, 3], ticks=ENDS, **below)
     bar.set_label('confidence (%)', fontsize=8)
     bar.ax.tick_params(labelsize=7, length=2)
-    shown = {name: colours[k] for k, name in enumerate(first.classes) if k in seen}
+    shown = {as_label(name): colours[k] for k, name in enumerate(first.classes) if k in seen}
     square = dict(marker='s', s=60, edgecolor=GREY, linewidth=0.4)
     for name, colour in (shown | ERROR_COLOURS).items():
         grid[0][0].scatter([], [], color=[np.array(colour) / 255], label=name, **square)

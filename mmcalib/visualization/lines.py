@@ -48,6 +48,7 @@ def draw_boundary_curves(runs: Mapping[str, CalibrationStatistics]) -> Figure:
         ValueError: If there is nothing to draw, or distances were not measured.
     """
     style.check_drawable(runs)
+    runs = style.labelled(runs)
     for name, found in runs.items():
         if found.distance_bins is None:
             raise UserError(
@@ -110,6 +111,7 @@ def draw_severity(
         ValueError: If there is nothing to draw, or the figure is another.
     """
     boxes = check_choice('figure', figure, ('boxes', 'lines')) == 'boxes'
+    runs = style.labelled(runs)
     severities = sorted({severity for tests in runs.values() for severity in tests})
     if not keys or not any(severities):
         raise UserError('there is no test on corrupted data to draw')
@@ -176,6 +178,7 @@ def draw_sweep(runs: Mapping[str, Mapping]) -> Figure:
         ValueError: If there is no sweep, none has been evaluated, or they have no quality measure
             in common.
     """
+    runs = style.labelled(runs)
     measured = [{*chain(*chain(*(row['val'] for row in s['rows'])))} for s in runs.values()]
     common = [key for key in QUALITIES if runs and all(key in keys for keys in measured)]
     if not common:

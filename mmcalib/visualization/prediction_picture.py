@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
+from mmcalib.texts import printable
 from mmcalib.visualization.confidence_maps import class_colours, confidence_colours
 
 # Of an image on the picture, in pixels.
@@ -125,6 +126,9 @@ def _composed(
     colours: Sequence[np.ndarray],
 ) -> Image.Image:
     """Return panels of one size beside each other, with captions and coloured texts below."""
+    # A name of a class may have a new line, which Pillow does not measure.
+    captions = [printable(caption) for caption in captions]
+    texts = [printable(text) for text in texts]
     widest = lambda lines: int(max(map(_font().getlength, lines), default=0)) + 1  # noqa: E731
     high, wide = next(iter(panels.values())).shape[:2]
     step, column = max(wide, widest(panels)) + GAP, widest(texts) + LINE + GAP

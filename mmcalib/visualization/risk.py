@@ -90,6 +90,7 @@ def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarra
     Raises:
         ValueError: If there is no score, or no image with a risk.
     """
+    runs = style.labelled(runs)
     drawn, titles = {}, []
     for name, (scores, risks) in runs.items():
         kept = ~np.isnan(risks)

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.texts import printable
 from mmcalib.work_dir import whole_file
 
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
@@ -33,7 +35,10 @@ OTHERS = '#875692 #BE0032 #A89A00 #3F2E8C #8DB600 #654522 #2B3D26 #C2A878 #7A120
 LOSS_COLOURS = dict(zip(LOSSES.split(), (*COLOURS[:6], *OTHERS.split()), strict=True))
 PER_ROW = 4
 PANEL, SIDE = 3.4, 2.8  # inches, of a panel with its labels and of its axes
+INVISIBLE = '\u200b'  # of no width
 LETTER = 0.063  # inches of one of size 8, on average
+
+Run = TypeVar('Run')
 
 
 def looks_of(names: Sequence[str]) -> list[dict]:
@@ -61,6 +66,22 @@ def looks_of(names: Sequence[str]) -> list[dict]:
     ]
 
 
+def as_label(name: str) -> str:
+    """Return a name that matplotlib shows as it is.
+
+    It takes what stands between dollars for mathematics, leaves out of a legend what begins with an
+    underscore, and cannot draw what is no text. Lines stay.
+    """
+    lines = [printable(line) for line in name.split('\n')]
+    text = re.sub(r'(?<!\\)\$', r'\\$', '\n'.join(lines))
+    return f'{INVISIBLE}{text}' if text.startswith('_') else text
+
+
+def labelled(runs: Mapping[str, Run]) -> dict[str, Run]:
+    """Return runs by names that matplotlib shows as they are."""
+    return {as_label(name): run for name, run in runs.items()}
+
+
 def panels_of(
     runs: Mapping[str, object], *ratios: float, overlay: bool = False
 ) -> tuple[Figure, list[tuple[np.ndarray, list]]]:
@@ -74,7 +95,7 @@ def panels_of(
     Returns:
         The figure and, for each panel, its axes and the names, runs and looks to draw there.
     """
-    drawn = [*zip(runs, runs.values(), looks_of([*runs]), strict=True)]
+    drawn = [*zip(map(as_label, runs), runs.values(), looks_of([*runs]), strict=True)]
     shown = [drawn] if overlay else [[each] for each in drawn]
     columns, rows, parts = min(len(shown), PER_ROW), -(-len(shown) // PER_ROW), (1, *ratios)
     height = rows * (SIDE * sum(parts) + 0.85)

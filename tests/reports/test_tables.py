@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 
 import pytest
 from commands import ROOT, call_here
@@ -96,6 +97,33 @@ def test_names_are_no_markup(reported, tmp_path):
     parsed = MarkdownIt('commonmark').enable('table').parse((tmp_path / 'a.md').read_text())
     shown = [''.join(c.content for c in t.children) for t in parsed if t.type == 'inline']
     assert labels <= {*shown}
+
+
+def test_report_a_name_with_a_new_line_has_one_line(reported, tmp_path, capsys, monkeypatch):
+    odd = 'two\nlines\x1b[31m | `x`'
+    columns = dict(classes=[odd, 'b'], ECE=[1.0, 2.0], accuracy=[3.0, 4.0], confidence=[5.0, 6.0])
+    strata = dict(per_class=dict(calibration=dict(columns, count=[7, 8])))
+    write(tmp_path / odd, f'x/{odd}', loss=dict(type=odd, option=odd), strata=strata)
+    write(tmp_path / 'b', f'x/{odd}', loss=dict(type='Other'))
+    write(tmp_path / 'left' / odd, f'x/{odd}', finished=False)
+    for kind in ('text', 'markdown', 'latex'):
+        call_here('report.py', tmp_path, '--format', kind, monkeypatch=monkeypatch)
+        said = capsys.readouterr().out
+        assert not any(line.startswith('lines') for line in said.splitlines())
+        assert r'two\nlines' in said or kind != 'text'
+    reported(tmp_path, '--html', tmp_path / 'page.html')
+    assert r'two\nlines' in (tmp_path / 'page.html').read_text()
+
+
+def test_report_a_folder_whose_name_is_no_text_is_named_by_escapes(run, tmp_path):
+    folder = tmp_path / os.fsdecode(b'caf\xe9')
+    write(folder / 'left', NAME, finished=False)
+    write(folder / 'a', NAME, ece=1.25)
+    for kind in ('text', 'csv', 'json', 'markdown', 'latex', 'html'):
+        said = run('report.py', folder, '--format', kind, '--out', 'out')
+        assert 'caf' in said + (tmp_path / 'out').read_text()
+        said = run('report.py', folder, '--format', kind)
+        assert 'udce9' in said
 
 
 def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, run):

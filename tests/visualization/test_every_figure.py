@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 import torch
 from drawings import check_nothing_is_cut, statistics, sweep, table, view, words
+from matplotlib.cbook import is_math_text
+from matplotlib.text import Text
 
 import mmcalib
 from mmcalib import visualization as drawing
 from mmcalib.metrics.keys import ECE
-from mmcalib.visualization import ConfidenceMaps
+from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
+from mmcalib.visualization.lines import PARAMETERS
+from mmcalib.visualization.style import save_figure
 
 STATISTICS = statistics(
     protocol='paper',
@@ -73,6 +77,53 @@ def test_nothing_is_cut_and_no_word_is_broken(kind, found, options):
 def test_what_cannot_be_drawn_is_said(kind, runs, options, message):
     with pytest.raises(ValueError, match=message):
         getattr(drawing, f'draw_{kind}')(runs, **options)
+
+
+NAMES = ['_background_', '$5 or $6', '$x_$', r'\frac{$', 'tab\tand \x1b[31m', 'no text \udce9']
+
+
+@pytest.mark.parametrize(('kind', 'found', 'options'), KINDS)
+def test_figure_any_name_of_a_run_is_shown_as_it_is(kind, found, options, tmp_path):
+    runs = dict.fromkeys([*NAMES, 'two\nlines'], found)
+    check_shown(getattr(drawing, f'draw_{kind}')(runs, **options), NAMES, tmp_path)
+
+
+def test_figure_any_name_of_a_class_or_image_is_shown_as_it_is(tmp_path):
+    classes = [*NAMES, 'two\nlines']
+    views = [view(number, name=name, num_classes=7) for number, name in enumerate(classes)]
+    figure = draw_confidence_maps({'a': ConfidenceMaps(views, [], classes)})
+    check_shown(figure, NAMES, tmp_path)
+    save_figure(figure, tmp_path / 'figure.pdf')
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown[7:10] == ['right', 'wrong', 'ignored']
+
+
+@pytest.mark.parametrize('name', [*NAMES, 'two\nlines'], ids=ascii)
+def test_picture_any_name_of_a_class_has_a_line(name):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    classes = np.zeros((8, 8), np.int64)
+    texts = dict(classes=[name, name], captions=[f'{name}.png: a caption'])
+    plain = dict(classes=['a', 'a'], captions=['b'])
+    for draw, arrays, more in (
+        (drawing.draw_classification, [np.array([0.75, 0.25])], {}),
+        (
+            drawing.draw_segmentation,
+            [classes, np.ones((8, 8))],
+            dict(threshold=0.5, objects=classes + 1, scores={1: (0, '90 %')}),
+        ),
+    ):
+        picture = draw(pixels, *arrays, **texts, **more)
+        assert picture.height == draw(pixels, *arrays, **plain, **more).height
+
+
+def check_shown(figure, names, folder):
+    """Names stand in the figure, as escapes where they must, and are no mathematics."""
+    save_figure(figure, folder / 'figure.png', dpi=50)
+    texts = {text.get_text() for text in figure.findobj(Text)} - {*PARAMETERS.values()}
+    assert not any(map(is_math_text, texts))
+    shown = ' '.join(texts).replace(r'\$', '$').replace('\u200b', '')
+    for name in names:
+        assert ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name) in shown
 
 
 def test_arrays_that_cannot_be_drawn_are_refused():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ from urllib.parse import quote
 from mmcalib.reports.page import TEMPLATES
 from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
+from mmcalib.texts import printable
 
 MOST_NAMED = 20
 PIXELS = 'of the pixels'
-# What ends a line or is no text, and yet may be in a file's name.
-UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
 @dataclass
@@ -65,11 +63,6 @@ def _accuracy(scores: ImageScores | FolderScores) -> list[str]:
     low, high = (100 * end for end in scores.accuracy_interval)
     between = '' if math.isnan(low) else f', between {low:.1f} and {high:.1f} %'
     return [f'expected accuracy {100 * scores.expected_accuracy:.1f} %{between}']
-
-
-def printable(text: str) -> str:
-    """Return a text in a line of its own: what cannot be printed, as in a file's name, escaped."""
-    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def class_summary(rows: Sequence[Mapping], scorer: Scorer) -> list[dict]:
@@ -134,13 +127,14 @@ def report_in_words(report: Report) -> str:
 
 
 def _class_line(found: Mapping) -> str:
+    name = printable(found['name'])
     if found['threshold'] is None:
-        return f'  {found["name"]}: no threshold: {found["reason"]}'
+        return f'  {name}: no threshold: {found["reason"]}'
     above = f'above {found["threshold"]:.6g}'
     if not found['pixels']:
-        return f'  {found["name"]}: {above}; not predicted'
+        return f'  {name}: {above}; not predicted'
     share = 100 * found['kept'] / found['pixels']
-    return f'  {found["name"]}: {share:.1f} % of {found["pixels"]:,}, {above}'
+    return f'  {name}: {share:.1f} % of {found["pixels"]:,}, {above}'
 
 
 def _files(count: int) -> str:

@@ -387,6 +387,26 @@ def test_no_name_of_a_file_ends_it(model, photos, out, name, shown, monkeypatch)
     assert predict_to_folder(*model, [photos], out).before == 3
 
 
+def test_predict_names_of_classes_with_a_new_line_are_escaped(
+    photos, model, segmenting, tmp_path, run
+):
+    classes = ['two\nlines', '_background_', '$5 or $6', 'tab\t\x1b[31m', 'no text \udce9']
+    for number, (config, checkpoint) in enumerate((model, segmenting)):
+        content = torch.load(checkpoint, weights_only=False)
+        content['meta']['dataset_meta'] = {'classes': classes[: 5 - number]}
+        torch.save(content, tmp_path / f'{number}.pth')
+        labels = ['--labels'] * number
+        command = 'predict.py', config, tmp_path / f'{number}.pth', photos
+        said = run(*command, '--out', f'out{number}', *labels)
+        assert '3 images: mean confidence' in said and '\nlines' not in said
+        assert r'two\nlines' in said or not labels
+        assert len(list((tmp_path / f'out{number}/pictures').iterdir())) == 3
+        names = {row['name'] for row in rows_in(tmp_path / f'out{number}')} - {None, ''}
+        assert names <= {*classes}  # files keep them as they are
+        said = run(*command, '--out', f'out{number}', *labels)
+        assert '3 images (3 of them before)' in said
+
+
 def test_two_processes_equal_one(photos, segmenting, tmp_path, free_port, run):
     """With 3 at the end, since two files are left out."""
     whole = (photos / '0.png').read_bytes()
