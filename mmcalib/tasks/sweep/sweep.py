@@ -19,6 +19,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS, MODELS
 from rich.console import Console
 from rich.progress import track
+from torch import Tensor
 
 from mmcalib import losses
 from mmcalib.checks import UserError, check_integer, suggestion
@@ -45,6 +46,7 @@ from mmcalib.runs.config_tree import (
     training_in,
 )
 from mmcalib.tasks.sweep.jobs import run_jobs
+from mmcalib.tasks.sweep.noise import may_be_best
 from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
 from mmcalib.work_dir import (
@@ -400,14 +402,47 @@ def write_summary(folder: Path, settings: Mapping, trainings: Mapping[Path, Valu
         if not read(mine, 'val'):
             row['missing'].append(mine.relative_to(folder).as_posix())
     complete = [row for row in rows.values() if math.isfinite(mean_ece(row))]
+    noise = None
     if complete:  # while some are missing, it is the best so far
         min(complete, key=mean_ece)['chosen'] = True
-    summary = {**settings, 'rows': list(rows.values())}
+        noise = mark_noise(complete, trainings)
+    summary = {**settings, 'noise': noise, 'rows': list(rows.values())}
     content = json.dumps(summary, indent=2, ensure_ascii=False)
     for name, text in ((SWEEP, content), (TABLE, sweep_table(summary))):
         with whole_file(folder / name) as path:
             path.write_text(text + '\n', encoding='utf-8')
     return summary
+
+
+def mark_noise(rows: Sequence[dict], trainings: Mapping[Path, Value]) -> dict:
+    """Mark the rows whose ECE on validation data is within the noise of the least one.
+
+    Args:
+        rows: Of the values that are complete; each gets ``within_noise``, None if it is unknown.
+        trainings: The value of each, by its work dir.
+
+    Returns:
+        What the noise is of: the number of ``images``, None if theirs is unknown, and the least
+        number of ``seeds``.
+    """
+    by_value = [[mine for mine in trainings if trainings[mine] == row['value']] for row in rows]
+    tables = [[image_bins(mine) for mine in folders] for folders in by_value]
+    counts = {None if each is None else len(each) for folders in tables for each in folders}
+    images = counts.pop() if len(counts) == 1 else None
+    errors = [[metrics[ECE] for metrics in row['val'] if ECE in metrics] for row in rows]
+    marks = may_be_best(errors, tables if images else None)
+    for row, mark in zip(rows, marks or [None] * len(rows), strict=True):
+        row['within_noise'] = mark
+    return {'images': images, 'seeds': min(map(len, errors))}
+
+
+def image_bins(mine: Path) -> Tensor | None:
+    """Return the bins of each validation image of a training, None if its ECE is not of these."""
+    path = mine / of_split(STATISTICS, 'val')
+    if not path.is_file():
+        return None
+    kept = CalibrationStatistics.load(path)
+    return kept.image_bins if PROTOCOLS[kept.protocol].group is None else None
 
 
 def mean_ece(row: Mapping) -> float:
@@ -430,9 +465,34 @@ def sweep_table(summary: Mapping) -> str:
         cells.append(_remark(row, rows))
     title = in_markdown(f'{summary["loss"]}, {summary["experiment"]}')
     lines = [title, '', table_text([*headings, ''], table, 'markdown')]
+    if noise := noise_in_words(summary):
+        lines += ['', noise]
     if summary.get('validates_on_test_data'):
         lines += ['', 'This config validates on its test data, so the choice has seen them.']
     return '\n'.join(lines)
+
+
+def noise_in_words(summary: Mapping) -> str:
+    """Return which values the validation does not tell from the chosen one, for several values."""
+    noise, rows = summary.get('noise'), summary['rows']
+    measured = [row for row in rows if 'within_noise' in row]
+    if not noise or len(measured) < 2:
+        return ''
+    more_seeds = '' if noise['seeds'] > 2 else ': average over seeds, such as --seeds 0 1 2'
+    if any(row['within_noise'] is None for row in measured):
+        return f'How much of the differences in ECE is noise is not known{more_seeds}.'
+    evidence = []
+    if noise['images']:
+        evidence.append(f'{noise["images"]:,} validation images')
+    if noise['seeds'] > 1:
+        evidence.append(f'{noise["seeds"]} seeds')
+    near = [row for row in measured if row['within_noise'] and not row['chosen']]
+    names = ', '.join(value_text(row['value']) for row in near) or 'none'
+    text = f'Within noise of the chosen ECE (95 %, {" and ".join(evidence)}): {names}.'
+    if noise['seeds'] == 1:
+        text += ' Another seed may change an ECE by more, which one training does not show'
+        text += f'{more_seeds}.'
+    return text
 
 
 def _remark(row: Mapping, rows: list[Mapping]) -> str:
@@ -441,4 +501,11 @@ def _remark(row: Mapping, rows: list[Mapping]) -> str:
         return f'chosen, the first of a tie with {", ".join(ties[1:])}' if ties[1:] else 'chosen'
     if row['missing']:
         return f'unfinished: {", ".join(row["missing"])}'
-    return 'test not used for selection' if row['test'] else ''
+    if math.isnan(mean_ece(row)):
+        return 'no finite ECE, so not to be chosen'
+    remarks = []
+    if row.get('within_noise'):
+        remarks.append('within noise of the chosen')
+    if row['test']:
+        remarks.append('test not used for selection')
+    return '; '.join(remarks)
