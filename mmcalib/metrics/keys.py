@@ -12,6 +12,8 @@ AACC = 'aAcc'
 ECE = 'calibration/ECE'
 AECE = 'calibration/AECE'
 GAP = 'calibration/gap'
+ACCURACY = 'calibration/accuracy'
+CONFIDENCE = 'calibration/confidence'
 NLL = 'calibration/NLL'
 AUGRC = 'calibration/AUGRC'
 # One of them says how good a model is; the others how well it is calibrated.

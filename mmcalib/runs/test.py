@@ -235,29 +235,40 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
         record: Of the test.
         statistics: Of the test's calibration metric; None if it had none.
     """
-    metrics = record.metrics
-    rows = [
-        (key, number(key, x), '') for key, x in metrics.items() if not key.startswith(keys.PREFIX)
-    ]
-    if statistics is not None and statistics.num_predictions:
-        count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
+    metrics = dict(record.metrics)
+    counted = statistics if statistics is not None and statistics.num_predictions else None
+    if counted is not None and keys.GAP not in metrics:
+        metrics |= measured_gap(counted)
+    rows = {
+        key: (key, number(key, value), '')
+        for key, value in metrics.items()
+        if not key.startswith(keys.PREFIX)
+    }
+    ends = {f'{key}{end}' for key in metrics for end in keys.INTERVAL}
+    ours = {
+        key: (keys.metric_name(key), number(key, value), _remark(metrics, key))
+        for key, value in metrics.items()
+        if key.startswith(keys.PREFIX) and key not in ends
+    }
+    if counted is not None:
+        count, correct, confidence = counted.narrow_bins.sum(dim=1).tolist()
         if not any(key.startswith(keys.TOP1) for key in metrics):
-            of_what = f'of {statistics.num_predictions:,} predictions'
-            rows.append(('accuracy', f'{100 * correct / count:.2f} %', of_what))
-        rows.append(('mean confidence', f'{100 * confidence / count:.2f} %', ''))
-        metrics = metrics if keys.GAP in metrics else {**metrics, **measured_gap(statistics)}
-    ours = [key for key in metrics if key.startswith(keys.PREFIX)]
-    ours.sort(key=lambda key: key != keys.GAP)  # below the confidence
-    ends = {f'{key}{end}' for key in ours for end in keys.INTERVAL}
-    for key in [key for key in ours if key not in ends]:
-        remark = ''
-        if f'{key}{keys.INTERVAL[0]}' in metrics:
-            low, high = (metrics[f'{key}{end}'] for end in keys.INTERVAL)
-            judged = 'under-confident' if high < 0 else 'not told from 0'
-            judged = 'over-confident' if low > 0 else judged
-            remark = f'{judged}; ' if key == keys.GAP else ''
-            remark += f'interval {number(key, low).removesuffix(" %")} to {number(key, high)}'
-        rows.append((keys.metric_name(key), number(key, metrics[key]), remark))
+            of_what = f'of {counted.num_predictions:,} predictions'
+            ours.setdefault(keys.ACCURACY, ('accuracy', f'{100 * correct / count:.2f} %', of_what))
+        ours.setdefault(keys.CONFIDENCE, ('', f'{100 * confidence / count:.2f} %', ''))
+    if keys.ACCURACY in ours:
+        _, value, remark = ours[keys.ACCURACY]
+        # The accuracy of all predictions has a name of its own in both toolboxes.
+        for key in (keys.TOP1, keys.AACC):
+            if key in rows and rows[key][1] == value:
+                rows[key] = (key, value, remark)
+                ours.pop(keys.ACCURACY, None)
+    if keys.CONFIDENCE in ours:
+        _, *cells = ours[keys.CONFIDENCE]
+        ours[keys.CONFIDENCE] = ('mean confidence', *cells)
+    first = [key for key in (keys.ACCURACY, keys.CONFIDENCE, keys.GAP) if key in ours]
+    rows |= {key: ours[key] for key in [*first, *ours]}
+    rows = list(rows.values())
     if not rows:
         return [_heading(record), NO_VALUES]
     names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
@@ -273,6 +284,23 @@ def measuring_command(config: str, record: Record) -> str:
     files = ' '.join(quote(os.path.relpath(path)) for path in (config, *paths))
     split = '' if record.split == 'test' else f' --split {record.split}'
     return f'tools/test.py {files} --calibration{split}'
+
+
+def _remark(metrics: Mapping, key: str) -> str:
+    """Return the interval of a metric, and what that of a gap says; nothing without one."""
+    if f'{key}{keys.INTERVAL[0]}' not in metrics:
+        return ''
+    low, high = (metrics[f'{key}{end}'] for end in keys.INTERVAL)
+    text = f'interval {number(key, low).removesuffix(" %")} to {number(key, high)}'
+    if key != keys.GAP:
+        return text
+    if low > 0:
+        verdict = 'over-confident'
+    elif high < 0:
+        verdict = 'under-confident'
+    else:
+        verdict = 'not told from 0'
+    return f'{verdict}; {text}'
 
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:

@@ -18,7 +18,6 @@ from mmcalib.runs.checkpoint import (
     Checkpoint,
     checkpoint_of,
     choose_validated_weights,
-    load_file,
     newest_checkpoint,
     read_checkpoint,
 )

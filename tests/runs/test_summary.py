@@ -34,6 +34,13 @@ def gap(value, low, high):
 
 CONFIDENCE = ['accuracy 60.00 % of 50 predictions', 'mean confidence 82.00 %']
 FIGURES = ['gap +22.00 %', 'ECE 4.12 % interval 3.00 to 5.55 %', 'NLL 0.6123']
+MEASURED = {
+    'calibration/ECE': 4.123,
+    'calibration/confidence': 82.0,
+    'calibration/accuracy': 60.0,
+    'calibration/accuracy_low': 50.0,
+    'calibration/accuracy_high': 70.0,
+}
 NAN = {'calibration/ECE': float('nan')}
 
 
@@ -43,6 +50,51 @@ NAN = {'calibration/ECE': float('nan')}
         (METRICS, CELLS, ['accuracy/top1 75.00 %', CONFIDENCE[1], *FIGURES]),
         # A segmentation has its pixels' accuracy beside the mIoU.
         ({'mIoU': 40.0}, CELLS, ['mIoU 40.00 %', *CONFIDENCE, FIGURES[0]]),
+        # Which is the toolbox's own where it is the same, and the metric's where it was measured.
+        ({'aAcc': 60.0}, CELLS, ['aAcc 60.00 % of 50 predictions', CONFIDENCE[1], FIGURES[0]]),
+        ({'aAcc': 50.0}, CELLS, ['aAcc 50.00 %', *CONFIDENCE, FIGURES[0]]),
+        (
+            {'mIoU': 40.0, 'aAcc': 60.0} | MEASURED,
+            CELLS,
+            [
+                'mIoU 40.00 %',
+                'aAcc 60.00 % interval 50.00 to 70.00 %',
+                CONFIDENCE[1],
+                FIGURES[0],
+                'ECE 4.12 %',
+            ],
+        ),
+        (
+            {'accuracy/top1': 60.0} | MEASURED,
+            CELLS,
+            [
+                'accuracy/top1 60.00 % interval 50.00 to 70.00 %',
+                CONFIDENCE[1],
+                FIGURES[0],
+                'ECE 4.12 %',
+            ],
+        ),
+        # Of some pixels it is another one.
+        (
+            {'aAcc': 70.0} | MEASURED,
+            CELLS,
+            [
+                'aAcc 70.00 %',
+                'accuracy 60.00 % interval 50.00 to 70.00 %',
+                CONFIDENCE[1],
+                FIGURES[0],
+                'ECE 4.12 %',
+            ],
+        ),
+        (
+            MEASURED,
+            None,
+            [
+                'accuracy 60.00 % interval 50.00 to 70.00 %',
+                CONFIDENCE[1],
+                'ECE 4.12 %',
+            ],
+        ),
         # What was not measured has no line.
         ({'accuracy/top1': 75.0}, None, ['accuracy/top1 75.00 %']),
         ({'paper/ECE': 4.0}, None, ['paper/ECE 4.00 %']),
