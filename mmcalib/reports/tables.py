@@ -20,6 +20,7 @@ OF_ENSEMBLE = ('views', 'mc_dropout', 'calibration')
 OF_MEMBER = ('loss', 'training', 'network', 'calibration')
 # Of an evaluation, what a note does not repeat.
 SAID_ELSEWHERE = ('dataset', 'data_options', 'pipeline', 'inference')
+MOST_NAMED = 3  # configs in the title of a table
 NOT_MEASURED = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
 
 
@@ -59,6 +60,10 @@ def tables_of(runs: Sequence[Run], protocol: str | None = None) -> list[Table]:
     groups = _grouped(runs, _of_table)
     names = [_name(group[0]) for group in groups]
     titles = distinct(names, [_of_table(group[0]) for group in groups])
+    titles = [
+        f'{_names(group)}{title.removeprefix(name)}'
+        for title, name, group in zip(titles, names, groups, strict=True)
+    ]
     tables = [_table(title, group, protocol) for title, group in zip(titles, groups, strict=True)]
     return sorted(tables, key=lambda table: table.name)
 
@@ -77,10 +82,22 @@ def _of_table(run: Run) -> dict:
     return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.about}
 
 
+def _names(runs: Sequence[Run]) -> str:
+    """Return the names of all runs of a table, such as ``digits``, or ``mine & yours & 2 more``."""
+    experiments = [*dict.fromkeys(map(_experiment, runs))]
+    shown = experiments[:MOST_NAMED]
+    if experiments[MOST_NAMED:]:
+        shown.append(f'{len(experiments) - MOST_NAMED} more')
+    return f'{" & ".join(shown)} {runs[0].kind}'.rstrip()
+
+
 def _name(run: Run) -> str:
+    return f'{_experiment(run)} {run.kind}'.rstrip()
+
+
+def _experiment(run: Run) -> str:
     """Return data and network as our config files name them under every loss."""
-    name = run.record.experiment.split('/')[-1].removesuffix('_m0')
-    return f'{name} {run.kind}'.rstrip()
+    return run.record.experiment.split('/')[-1].removesuffix('_m0')
 
 
 def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
@@ -93,15 +110,16 @@ def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
     if not rows:
         return Table(title, [], [], ['No run is left.', *notes])
     before = [f'Evaluation: {evaluation_text(kept[0])}.']
-    if entry := paper_numbers.published()['experiments'].get(_name(runs[0])):
+    published = paper_numbers.published()['experiments']
+    if entry := next((published[n] for n in map(_name, runs) if n in published), None):
         title = f'{title} ({entry["title"]})'
         if reason := next(paper_numbers.unlike(entry['conditions'], kept[0]), None):
             before.append(f'No published value stands beside these: {reason}.')
         else:
             for row in rows:
                 row.paper = entry['values'].get(paper_numbers.loss_in_paper(entry, row.runs[0]), {})
-            if published := [row.runs[0] for row in rows if row.paper]:
-                before += paper_numbers.remarks(entry, published)
+            if beside := [row.runs[0] for row in rows if row.paper]:
+                before += paper_numbers.remarks(entry, beside)
     columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
     return Table(title, columns, rows, before + notes + _not_finite(rows, columns))
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from mmcalib.arrays import A
@@ -26,6 +27,7 @@ OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////', label='over-
 UNDER = dict(facecolor='#8FD6BE', edgecolor='#00664A', hatch='....', label='under-confident by')
 # Bins of fewer are faded: the standard error of their accuracy is up to eleven points.
 FEW, FADED = 20, 0.3  # opacity
+MARGIN = 0.03  # of the axes of images, at each end
 COVERAGE, NUM_BOOTSTRAP, MIN_IMAGES = 0.95, 200, 5
 # Above the diagonal, where over-confident networks leave room, and below it.
 INSETS = (0.11, 0.58, 0.36, 0.36), (0.58, 0.11, 0.36, 0.36)
@@ -248,8 +250,13 @@ def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
         axes.set(xlabel='mean confidence (%)', ylabel='accuracy (%)')
         gap = {'median gap': np.median(abs(conf - accuracy))}
         style.set_title(axes, style.title_of(name, found, gap, f'{len(conf)} images'))
+    # Whole points at both ends; the worst image is the one to look at.
+    margin = MARGIN * max(100 - lowest, 1)
+    limits = (lowest - margin, 100 + margin)
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(lowest, 100)
+    ticks = ticks[(ticks >= limits[0]) & (ticks <= 100)]
     for axes in figure.axes:
-        axes.set(xlim=(lowest, 100), ylim=(lowest, 100))
+        axes.set(xlim=limits, ylim=limits, xticks=ticks, yticks=ticks)
     style.legend(figure)
     return figure
 

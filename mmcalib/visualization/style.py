@@ -47,13 +47,16 @@ def looks_of(names: Sequence[str]) -> list[dict]:
     A name that begins with a loss has its colour, in all figures; others have those that no loss in
     the figure has. Further runs of a loss, and a run with ``' + temperature'`` behind the name of
     another, have its colour and the next line. So have the ninth colour and those behind it, which
-    the eye alone tells from the others with difficulty.
+    the eye alone tells from the others with difficulty. Where one loss is all that there is, as of
+    one model with several scalings, only its first run has its colour, and the others have others.
     """
     words = [re.match(r'[\w-]*', name)[0].lower() for name in names]
     kinds = [
         word if word in LOSS_COLOURS else name.split(' + ')[0]
         for word, name in zip(words, names, strict=True)
     ]
+    if len({*kinds}) == 1:
+        kinds = [*kinds[:1], *(f'{kinds[0]}, run {n}' for n in range(1, len(names)))]
     taken = {LOSS_COLOURS.get(kind) for kind in kinds}
     free = cycle(colour for colour in COLOURS if colour not in taken)
     colours = {kind: LOSS_COLOURS.get(kind) or next(free) for kind in dict.fromkeys(kinds)}

@@ -271,8 +271,19 @@ def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     write(tmp_path / 'e', 'ce/cifar', loss=CE, **noisy)
     tables = tables_of(find_runs([tmp_path])[0])
     assert [(table.name, [len(row.runs) for row in table.rows]) for table in tables] == [
-        ('cifar', [2]), ('cifar, backbone.depth=18', [1]), ('cifar, noise=9', [1, 1])
+        ('cifar & name', [2]), ('cifar, backbone.depth=18', [1]), ('cifar, noise=9', [1, 1])
     ]  # fmt: skip
+
+
+def test_table_of_several_configs_is_titled_by_all(tmp_path):
+    names = ['z_first', 'resnet50_cifar10', 'mine', 'yours']
+    for number, name in enumerate(names):
+        loss = dict(MBLS, margin=6.0 + number * (number != 1))
+        write(tmp_path / f'{number}', f'x/{name}', loss=loss)
+    (table,) = tables_of(find_runs([tmp_path])[0])
+    assert table.name.startswith('z_first & resnet50_cifar10 & mine & 1 more')
+    # And the published figures are those of the config that has some.
+    assert sum(bool(row.paper) for row in table.rows) == 1
 
 
 def test_what_is_in_no_table_is_named(tmp_path, reported):

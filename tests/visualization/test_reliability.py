@@ -10,7 +10,7 @@ from samples import segmented
 import mmcalib
 from mmcalib import metrics
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.visualization import draw_image_calibration, draw_reliability
+from mmcalib.visualization import draw_image_calibration, draw_reliability, to_rgb
 
 
 def measured(samples):
@@ -164,7 +164,21 @@ def test_each_image_is_a_point():
     both = {'both signs': statistics(image_bins=bins), 'one': statistics(image_bins=bins[:1])}
     first, second = draw_image_calibration(both).axes
     assert 'both signs\nmedian gap 10.00 %' in first.get_title()
-    assert first.get_xlim() == second.get_xlim() == second.get_ylim() == (40, 100)
+    assert first.get_xlim() == first.get_ylim() == second.get_xlim() == second.get_ylim()
+
+
+def test_image_calibration_no_point_is_cut():
+    for cells in ([[100, 40, 50], [100, 100, 100]], [[100, 0, 100]], [[100, 100, 100]] * 2):
+        bins = torch.tensor(cells, dtype=torch.float64)[:, :, None]
+        figure = draw_image_calibration({'a': statistics(image_bins=bins)})
+        to_rgb(figure)
+        (axes,) = figure.axes
+        points = artist(axes, 'image')
+        reach = (points.get_sizes()[0] / np.pi) ** 0.5 * figure.dpi / 72
+        for place in axes.transData.transform(points.get_offsets()):
+            assert (place - reach >= axes.bbox.min).all() and (place + reach <= axes.bbox.max).all()
+        assert max(axes.get_xticks()) <= 100 and len(axes.get_xticks()) > 1
+        assert [*axes.get_xticks()] == [*axes.get_yticks()]
 
 
 def test_arrays_are_drawn_as_by_plain_loops():

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError
 from mmcalib.record import SHORT_NAMES
-from mmcalib.visualization.style import LOSS_COLOURS, looks_of, save_figure
+from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, looks_of, save_figure
 
 
 def test_every_loss_has_a_colour_that_differs_from_all_others():
@@ -37,6 +37,20 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     assert len({(look['color'], look['marker']) for look in many[8:28]}) == 20
     without_colours = {(look['linestyle'], look['marker']) for look in all_losses}
     assert len(without_colours) == len(all_losses)
+
+
+@pytest.mark.parametrize('loss', ['CE', 'MbLS m=6', 'ours'])
+def test_looks_runs_of_one_loss_alone_have_colours_of_their_own(loss):
+    names = [loss, f'{loss} + temperature', f'{loss} + vector', f'{loss} + TTA (2) + vector']
+    for some in (names, names[::-1]):
+        colours = [look['color'] for look in looks_of(some)]
+        assert len({*colours}) == 4 and colours[0] == LOSS_COLOURS.get(
+            loss.split()[0].lower(), COLOURS[0]
+        )
+    many = looks_of([f'{loss}, seed={seed}' for seed in range(30)])
+    assert len({(look['color'], look['linestyle']) for look in many}) == 30
+    # Beside another loss, they have the colour of theirs.
+    assert len({look['color'] for look in looks_of([*names, 'LS'])}) == 2
 
 
 def test_a_format_that_figures_have_not_is_refused(tmp_path):
