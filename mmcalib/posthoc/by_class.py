@@ -40,8 +40,8 @@ class PredictedClassTemperatureScaler(LogitScaler):
         penalty: :math:`\lambda`, in effective predictions.
 
     Attributes:
-        temperature_: ``(K,)``, within [0.01, 100], or 0.01 T and 100 T if T is not; of a sigmoid's logits (2,), of those that are
-            not positive and of the positive ones.
+        temperature_: ``(K,)``, within [0.01, 100], or 0.01 T and 100 T if T is not; of a sigmoid's
+            logits (2,), of those that are not positive and of the positive ones.
 
     Raises:
         TypeError: If the penalty is no number.

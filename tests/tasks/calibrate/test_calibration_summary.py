@@ -50,7 +50,8 @@ def changed(**after):
         ),
         (
             dict(information=1.2, unlabelled=['cat', 'dog', 'cow', 'pig', 'fox', 'elk', 'rat']),
-            ['no information about the labels beyond chance (accuracy 90.00 %)', 'in the same order',
+            ['no information about the labels beyond chance (accuracy 90.00 %)',
+             'in the same order',
              'No label is of classes cat, dog, cow, pig, fox and 2 more'],
         ),
         (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')]),
