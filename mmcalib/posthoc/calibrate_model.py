@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
-from operator import length_hint
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from mmcalib.posthoc.before_and_after import before_and_after, worse_figures
 from mmcalib.posthoc.choose import LEAST_GROUPS
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
 from mmcalib.posthoc.fit_scaling import data_sentences, fit_scaling
-from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove, swapped_parameters
+from mmcalib.posthoc.fold_into_layer import OriginalLogits, place, prove
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
@@ -32,6 +33,7 @@ from mmcalib.samples.from_loader import (
     read_loader,
     reader,
 )
+from mmcalib.samples.kept_batches import KeptBatches
 
 AUTO = 'auto'
 
@@ -49,7 +51,8 @@ class Calibrated:
         standard_error: Of a temperature, over images or groups; None of other methods.
         folded_into: The layers whose weights are others; none if the scaling is attached.
         attached: Why it is attached; None if it is not.
-        difference: The largest difference of a probability from the scaled one, on a batch.
+        difference: The largest difference of a probability of ``model`` from the scaled one, on
+            batches from the start to the end of the loader.
         num_predictions: How many were fitted to and measured.
         num_groups: How many images, or groups of them, they are of.
         changed: Of how many of them the predicted class is another.
@@ -127,8 +130,10 @@ def calibrate(
     The model runs once over the loader, and the scaling of the least likelihood loss is folded into
     the layer that predicts, which is found by running it: the copy is of the same class, with the
     same keys, and as fast. A scaling that no layer can absorb is attached: then the copy is a
-    :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. A batch is run to prove
-    that its probabilities are the scaled ones. Figures are cross-fitted over 5 folds of the images.
+    :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. To prove that its
+    probabilities are the scaled ones, it runs on up to ten batches: the first, middle and last,
+    those with the highest and the lowest logit, and one for each set of layers that ran. Figures
+    are cross-fitted over 5 folds of the images.
 
     The given model, its mode, its hooks and the random states are as before. The order of the
     images does not matter, so the loader may shuffle. Of maps and volumes 200,000 pixels are drawn,
@@ -175,24 +180,22 @@ def _calibrated(
     """Read, fit, measure, place and prove a scaling; None to choose one."""
     if groups is not None:  # before the long part
         check_order(loader)
-    source, sizes = _FirstKept(loader), []
-
-    def read(model: nn.Module, logits: Logits | None = logits) -> list[Tensor]:
-        with reader(model, logits=logits, ignore_index=ignore_index) as predict:
-            return list(predict(source.batch)[0])
-
+    kept, sizes = KeptBatches(), []
     options = dict(logits=logits, ignore_index=ignore_index)
-    batches = read_loader(model, source, 'Reading logits', **options)
-    first = next(batches)
-    pixels, several = first[0].ndim > 2, first[0].shape == first[1].shape
-    if several:
-        if scaler is None:
-            raise UserError(f"method={AUTO!r} is for one label: name a method, as 'temperature'")
-        scaler = ScalerPerLabel(scaler)
-    if scaler:  # before the long part
-        scaler.check_head(first[0])
-    images = images_of(chain([first], batches), ignore_index, sizes)
-    drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
+    # Closed at once, so that an error does not keep the random states until it is freed.
+    with closing(read_loader(model, loader, 'Reading logits', kept, **options)) as batches:
+        first = next(batches)
+        pixels, several = first[0].ndim > 2, first[0].shape == first[1].shape
+        if several:
+            if scaler is None:
+                raise UserError(
+                    f"method={AUTO!r} is for one label: name a method, as 'temperature'"
+                )
+            scaler = ScalerPerLabel(scaler)
+        if scaler:  # before the long part
+            scaler.check_head(first[0])
+        images = images_of(chain([first], batches), ignore_index, sizes)
+        drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
     drawn = grouped(drawn, groups, sum(sizes))
     fit = fit_scaling(drawn, scaler, pixels=pixels)
     rows = LogitRows(drawn.logits, drawn.labels, drawn.images)
@@ -203,42 +206,25 @@ def _calibrated(
     found.candidates, found.standard_error = fit.candidates, fit.errors.get('standard_error')
     if found.scaler is None:
         return found
-    original = read(model)
-    found.folded_into, found.attached = layers_for(model, found.scaler, read, sigmoids=several)
-    if found.folded_into:
-        folded = fold_layers(model, found.folded_into, found.scaler)
-        try:
-            with swapped_parameters(model, folded):
-                found.difference = prove(original, read(model), found.scaler)
-            for name, tensor in folded.items():
-                parameter = model.get_parameter(name)
-                parameter.data = tensor.to(parameter)
-        except UserError as error:  # of half precision, or a cap on the logits
-            dtype = model.get_parameter(next(iter(folded))).dtype
-            coarse = f'{dtype} rounds the scaled weights of {found.folded_into[0]} by too much'
-            found.folded_into = []
-            found.attached = coarse if torch.finfo(dtype).bits < 32 else str(error)
+
+    def run(model: nn.Module, batch: Any, logits: Logits | None = logits) -> list[Tensor]:
+        with reader(model, logits=logits, ignore_index=ignore_index) as predict:
+            return list(predict(batch)[0])
+
+    placement = place(model, found.scaler, kept, run, sigmoids=several)
+    for name, tensor in placement.tensors.items():
+        parameter = model.get_parameter(name)
+        parameter.data = tensor.to(parameter)
+    found.folded_into, found.attached = placement.layers, placement.reason
+    found.difference = placement.difference
     if found.attached:
         found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
-        # Whose output is logits already, where a function has named them.
-        found.difference = prove(original, read(found.model, None), found.scaler)
+        original = OriginalLogits(model, kept, run)
+        # The output is logits already, where a function has named them.
+        run_attached = partial(run, found.model, logits=None)
+        found.difference = prove(original, run_attached, found.scaler)
     model.calibrated_by = found.scaler.method
     return found
-
-
-class _FirstKept:
-    """A loader that keeps its first batch, so that it can be run again."""
-
-    def __init__(self, loader: Iterable) -> None:
-        self.loader, self.batch = loader, None
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            self.batch = batch if self.batch is None else self.batch
-            yield batch
-
-    def __length_hint__(self) -> int:
-        return length_hint(self.loader)
 
 
 def images_of(
@@ -257,13 +243,13 @@ def images_of(
         several, parts = logits.shape == labels.shape, [(logits, labels, places)]
         if logits.ndim > 2:
             parts = [
-                (values.flatten(1).T, own.flatten(), place.expand(own.numel()))
-                for values, own, place in zip(logits, labels, places, strict=True)
+                (values.flatten(1).T, own.flatten(), index.expand(own.numel()))
+                for values, own, index in zip(logits, labels, places, strict=True)
             ]
-        for values, own, place in parts:
+        for values, own, index in parts:
             valid = own != ignore_index if ignore_index is not None else own == own
             own = own.masked_fill(~valid, -1) if several else own
-            rows = LogitRows(values, own, place)
+            rows = LogitRows(values, own, index)
             yield rows if several else rows.only(valid)
 
 

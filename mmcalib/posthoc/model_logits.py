@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from mmcalib.posthoc.attached_model import evaluated_sample, logits_behind
 from mmcalib.posthoc.draw import LogitRows
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.samples.from_loader import progress
+from mmcalib.samples.kept_batches import KeptBatches
 from mmcalib.samples.reading import name_of, read_logits, tensor_of
 
 
@@ -95,14 +96,10 @@ def predictor(
         vars(model).pop('postprocess_result', None)
 
 
-def reading(batch: Any, *, of_samples: bool = False) -> Callable[[nn.Module], list[Tensor]]:
-    """Return a function from a model to its logits ``(K, *)`` of the images of a batch."""
-
-    def read(model: nn.Module) -> list[Tensor]:
-        with predictor(model, of_samples=of_samples) as predict:
-            return [image.logits for image in predict(batch)]
-
-    return read
+def image_logits(model: nn.Module, batch: Any, *, of_samples: bool = False) -> list[Tensor]:
+    """Return the logits ``(K, *)`` of the images of a batch, see :func:`predictor`."""
+    with predictor(model, of_samples=of_samples) as predict:
+        return [image.logits for image in predict(batch)]
 
 
 def predictions(
@@ -112,6 +109,7 @@ def predictions(
     *,
     of_samples: bool = False,
     ignore_index: int = 255,
+    kept: KeptBatches | None = None,
 ) -> Iterator[LogitRows]:
     """Yield the valid predictions of each image of a split that this process predicts.
 
@@ -123,13 +121,25 @@ def predictions(
         text: What the progress bar says.
         of_samples: See :func:`predictor`.
         ignore_index: Label of the pixels to leave out.
+        kept: Keeps a few of the batches.
 
     Raises:
         ValueError: For what :func:`~mmcalib.samples.reading.read_logits` refuses.
     """
     scores = returns_scores(model) and not hasattr(model, 'calibration')
-    with predictor(model, of_samples=of_samples) as predict:
-        images = (image for batch in progress(loader, text) for image in predict(batch))
+
+    def predict_all(predict: Callable[[Any], list[ImageLogits]]) -> Iterator[ImageLogits]:
+        for batch in progress(loader, text):
+            images = predict(batch)
+            if kept is not None:
+                kept.add(batch, [image.logits for image in images])
+            yield from images
+
+    with ExitStack() as contexts:
+        predict = contexts.enter_context(predictor(model, of_samples=of_samples))
+        if kept is not None:
+            contexts.enter_context(kept.watching())
+        images = predict_all(predict)
         for number, image in enumerate(images):
             if (place := place_of(number)) < len(loader.dataset):
                 options = dict(ignore_index=ignore_index, name=image.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import length_hint
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mmcalib.arrays import tensor_of, unchanged_randomness
 from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
+from mmcalib.samples.kept_batches import KeptBatches
 
 LABELS = ('labels', 'label', 'mask', 'target')
 INPUTS = ('image', 'data')
@@ -66,7 +67,7 @@ def reader(
 
     def read(batch: Any) -> tuple[Tensor, Tensor]:
         inputs, labels = _parts(batch)
-        inputs = _moved(inputs, place)
+        inputs = _copied(inputs, place)
         drawing = [place] if place is not None and place.type == 'cuda' else []
         with torch.no_grad(), torch.random.fork_rng(drawing):
             torch.manual_seed(0)
@@ -91,14 +92,19 @@ def reader(
 
 
 def read_loader(
-    model: Callable, loader: Iterable, text: str, **options: Any
+    model: Callable,
+    loader: Iterable,
+    text: str,
+    kept: KeptBatches | None = None,
+    **options: Any,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the logits and the labels of each batch, with a progress bar.
+    """Yield the logits and the labels of each batch that is not empty, with a progress bar.
 
     Args:
         model: See :func:`reader`.
         loader: Batches, in any order.
         text: What the progress bar says.
+        kept: Keeps a few of the batches.
         **options: Of :func:`reader`.
 
     Raises:
@@ -108,9 +114,17 @@ def read_loader(
     """
     size, one_hot, shares, sigmoid, axes = 0, True, True, False, set()
     # A loader draws its order at random, and its transforms may.
-    with unchanged_randomness(), reader(model, **options) as read:
+    with ExitStack() as contexts:
+        contexts.enter_context(unchanged_randomness())
+        read = contexts.enter_context(reader(model, **options))
+        if kept is not None:
+            contexts.enter_context(kept.watching())
         for batch in progress(loader, text):
             logits, labels = read(batch)
+            if not len(logits):
+                continue
+            if kept is not None:
+                kept.add(batch, [logits])
             size += len(logits)
             axes.add(logits.ndim)
             if len(axes) > 1:
@@ -225,13 +239,14 @@ def _parts(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def _moved(inputs: Any, device: torch.device | None) -> Any:
+def _copied(inputs: Any, device: torch.device | None) -> Any:
+    """Return copies of tensors on a device, since a model may write into its inputs."""
     if torch.is_tensor(inputs):
-        return inputs.to(device)
+        return inputs.to(inputs.device if device is None else device, copy=True)
     if isinstance(inputs, Mapping):
-        return {name: _moved(value, device) for name, value in inputs.items()}
+        return {name: _copied(value, device) for name, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
-        return [_moved(value, device) for value in inputs]
+        return [_copied(value, device) for value in inputs]
     return inputs
 
 

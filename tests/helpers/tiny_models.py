@@ -29,6 +29,26 @@ class TinyFeatures(BaseModule):
         return x, x
 
 
+@MODELS.register_module(force=True)
+class RoutedHead(nn.Module):
+    """A linear head that gives dark and bright images to one of two layers, as a router does."""
+
+    def __new__(cls, limit, **options):
+        head = MODELS.build(dict(type='mmpretrain.LinearClsHead', **options))
+        head.bright = nn.Linear(head.in_channels, head.num_classes)
+        forward = head.forward
+
+        def routed(feats):
+            features = feats[-1]
+            bright = (features.mean(dim=1) > limit)[:, None]
+            if not bright.any():
+                return forward(feats)
+            return torch.where(bright, head.bright(features) * 3, forward(feats))
+
+        head.forward = routed
+        return head
+
+
 class List(list):
     """A loader: batches with the length of the dataset."""
 

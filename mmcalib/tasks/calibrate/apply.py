@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import all_gather_object
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmcalib.checks import UserError
 from mmcalib.models.predicting_head import has_several_labels
 from mmcalib.posthoc import LogitScaler, fold_into_layer
 from mmcalib.posthoc.attached import attached
-from mmcalib.posthoc.fold_into_layer import fold_layers
-from mmcalib.posthoc.model_logits import reading
+from mmcalib.posthoc.fold_into_layer import OriginalLogits, Placement, fold_layers
+from mmcalib.posthoc.model_logits import image_logits
 from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.model import model_of
+from mmcalib.samples.kept_batches import KeptBatch
+
+SIGMOIDS = 'each class has a separate sigmoid'
 
 
 def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[str], str | None]:
@@ -33,9 +40,53 @@ def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[
         ValueError: If the method is not for such a head, or logits are NaN or infinite.
     """
     if has_several_labels(model):
-        return [], 'each class has a separate sigmoid'
-    read = reading(batch, of_samples=not scaler.affine)
-    return fold_into_layer.layers_for(model, scaler, read)
+        return [], SIGMOIDS
+    run = partial(image_logits, of_samples=not scaler.affine)
+    return fold_into_layer.layers_for(OriginalLogits(model, [KeptBatch(batch)], run), scaler)
+
+
+def placement_of(
+    model: nn.Module, scaler: LogitScaler, batches: Iterable[KeptBatch], *, of_samples: bool
+) -> Placement:
+    """Return where a fitted scaling goes, on which all processes agree.
+
+    Args:
+        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        scaler: A fitted scaler.
+        batches: Batches that this process has read.
+        of_samples: How it has read them.
+
+    Raises:
+        ValueError: See :func:`~mmcalib.posthoc.fold_into_layer.place`.
+    """
+    if has_several_labels(model):
+        return Placement(reason=SIGMOIDS)
+    run = partial(image_logits, of_samples=of_samples)
+    placements = by_process(lambda: fold_into_layer.place(model, scaler, batches, run))
+    for placement in placements:
+        if placement.reason is not None:
+            return placement
+    layers = sorted({name for placement in placements for name in placement.layers})
+    if len(layers) > len(placements[0].layers):
+        return Placement(reason=f'{" and ".join(layers)} each predict some of the images')
+    return placements[0]
+
+
+def by_process(compute: Callable[[], Any]) -> list:
+    """Return what each process computes.
+
+    An error of one is raised by all: hours are lost where the others wait for it.
+    """
+    result = problem = None
+    try:
+        result = compute()
+    except UserError as error:
+        problem = str(error)
+    results, problems = zip(*all_gather_object((result, problem)), strict=True)
+    for problem in problems:
+        if problem is not None:
+            raise UserError(problem)
+    return list(results)
 
 
 def applied(
@@ -71,7 +122,11 @@ def applied(
 
 
 def prove(
-    content: Mapping, cfg: Config, model: nn.Module, scaler: LogitScaler, batch: Any
+    content: Mapping,
+    cfg: Config,
+    model: nn.Module,
+    scaler: LogitScaler,
+    batches: Iterable[KeptBatch],
 ) -> float:
     """Build the calibrated model as a user will, and return how far its predictions are off.
 
@@ -80,7 +135,7 @@ def prove(
         cfg: Its config.
         model: The original.
         scaler: Fitted.
-        batch: Images to predict.
+        batches: Batches to predict.
 
     Raises:
         ValueError: See :func:`~mmcalib.posthoc.fold_into_layer.prove`.
@@ -88,5 +143,9 @@ def prove(
     calibrated = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
     fill(calibrated, checkpoint_of(content, 'the calibrated model'))
     calibrated = revert_sync_batchnorm(calibrated).to(model.data_preprocessor.device)
-    read = reading(batch, of_samples=hasattr(calibrated, 'calibration'))
-    return fold_into_layer.prove(read(model), read(calibrated), scaler, '. Nothing was written')
+    run = partial(image_logits, of_samples=hasattr(calibrated, 'calibration'))
+    # A binary head's logits, read from its samples now, may differ from those of the pass.
+    original = OriginalLogits(model, [replace(kept, values=None) for kept in batches], run)
+    run_calibrated, then = partial(run, calibrated), '. Nothing was written'
+    prove = partial(fold_into_layer.prove, original, run_calibrated, scaler, then)
+    return max(by_process(prove))

@@ -40,7 +40,8 @@ from mmcalib.runs.checks import check_run
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
+from mmcalib.samples.kept_batches import KeptBatches
+from mmcalib.tasks.calibrate.apply import applied, layers_for, placement_of, prove
 from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
 from mmcalib.work_dir import check_writable, whole_file
 
@@ -217,7 +218,8 @@ def calibrate(
             check_out(str(beside), args)
 
     how = dict(of_samples=not layers, ignore_index=255 if ignored is None else ignored)
-    images = predictions(model, loader, 'Reading logits', **how)
+    kept = None if of_mean else KeptBatches()
+    images = predictions(model, loader, 'Reading logits', kept=kept, **how)
     images = images if pixels else list(images)
     drawn = draw(images, num_samples=args.samples, seed=args.seed, gather=all_gather_object)
     group_of = groups_of(loader.dataset, drawn, args.groups)
@@ -230,12 +232,15 @@ def calibrate(
     if not fitted:
         samples = {'samples': drawn.num_images}
         return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
-    if not scaler:
-        layers, attached = layers_for(model, fitted, batch)
     if not of_mean:
+        placement = placement_of(model, fitted, kept, of_samples=how['of_samples'])
+        layers, attached = placement.layers, placement.reason
+        how['of_samples'] = not layers
+        if attached:  # perhaps for a batch that is not the first
+            check_out(str(beside), args)
         config = load_config(args.members[0][0], args.cfg_options)
         content, config = applied(content, config, model, fitted, layers)
-        difference = prove(content, config, model, fitted, batch)
+        difference = prove(content, config, model, fitted, kept)
 
     threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))  # of several labels, or one
     fold_of, results = None if fit.fold_of is None else fit.fold_of[group_of], {}

@@ -326,17 +326,17 @@ def test_a_mean_is_cross_fitted(digits, calibrate):
 
 @pytest.mark.parametrize(('config', 'passes'), [(DIGITS, 1), (SCENES, 2)])
 def test_how_often_the_model_sees_an_image(config, passes, digits, scenes, calibrate, monkeypatch):
-    """Once, and twice where its maps are too large to keep; and the first batch a few times."""
+    """Once, and twice where its maps are too large to keep; and a few batches a few times."""
     seen, forward = [], BaseModel._run_forward
     monkeypatch.setattr(
         BaseModel,
         '_run_forward',
         lambda self, data, mode: seen.append(len(data['inputs'])) or forward(self, data, mode),
     )
-    few = [f'{split}_dataloader.dataset.indices=12' for split in ('val', 'test')]
+    few = [f'{split}_dataloader.dataset.indices=60' for split in ('val', 'test')]
     cfg = [SAME, *few, 'val_dataloader.batch_size=1']
     content, _ = calibrate(config, digits if config == DIGITS else scenes, cfg=cfg)
-    assert of(content)['folds'] == 5 and 12 * passes < sum(seen) < 12 * (passes + 1)
+    assert of(content)['folds'] == 5 and 60 * passes < sum(seen) < 60 * (passes + 1)
 
 
 def test_which_configs_have_no_validation_data():
@@ -360,16 +360,54 @@ class CappedHead(nn.Module):
         return head
 
 
-def test_a_head_that_does_not_scale_is_found_by_the_proof(digits, calibrate):
+def test_calibrate_a_head_that_does_not_scale_is_attached(digits, calibrate, run):
     """So little trained that its cap matters only after the fit."""
     content = load(digits)
     content['state_dict']['head.fc.bias'] += 20  # so that the largest logits are above 0
     for key in FOLDED:
         content['state_dict'][key] /= 200
     torch.save(content, 'weak.pth')
-    error = calibrate(DIGITS, 'weak.pth', cfg=['model.head.type=CappedHead'], code=2)
-    assert 'differ from the scaled ones' in error and 'Nothing was written' in error
-    assert not Path('out.pth').exists()
+    head = 'model.head.type=CappedHead'
+    content, output = calibrate(DIGITS, 'weak.pth', cfg=[head])
+    meta = of(content)
+    assert 'differ from the scaled ones' in meta['attached'] and meta['layers'] == []
+    assert 'Attached' in output and Path('out.py').exists()
+    run('test.py', 'out.py', 'out.pth', '--split', 'val', '--work-dir', 'tested')
+    tested = load('tested/results_val.json')['metrics']
+    assert tested['calibration/ECE'] == pytest.approx(meta['fitted']['after']['ECE'], abs=1e-3)
+
+
+@pytest.mark.parametrize('ranks', [1, 2])
+def test_calibrate_two_heads_chosen_by_the_image_is_attached(
+    ranks, digits, calibrate, tmp_path, free_port
+):
+    """Of which the first batch sees one."""
+    model, batch = model_and_batch(DIGITS, 'val', 60)
+    content = load(digits)
+    model.load_state_dict(content['state_dict'])
+    with torch.no_grad():
+        given = model.data_preprocessor(batch)
+        means = model.extract_feat(given['inputs'])[-1].mean(dim=1)
+    limit = float(means[:10].max())
+    assert (means > limit).any()
+    for name in ('weight', 'bias'):
+        key = f'head.fc.{name}'
+        content['state_dict'][f'head.bright.{name}'] = content['state_dict'][key].clone()
+    torch.save(content, 'routed.pth')
+    Path('routed.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        "custom_imports = dict(imports=['mmcalib', 'tiny_models'])\n"
+        f"model = dict(head=dict(type='RoutedHead', limit={limit}))\n"
+        'val_dataloader = dict(batch_size=5, dataset=dict(indices=60))\n'
+    )
+    if ranks == 1:
+        content, _ = calibrate('routed.py', 'routed.pth')
+    else:
+        command = ['routed.py', 'routed.pth', '--out', 'out.pth', '--work-dir', 'work']
+        call_forked('calibrate.py', *command, cwd=tmp_path, ranks=2, port=free_port)
+        content = load('out.pth')
+    meta = of(content)
+    assert meta['layers'] == [] and 'linear layer' in meta['attached']
 
 
 def test_folding_twice_is_refused_and_noted(digits, calibrate):

@@ -29,6 +29,7 @@ from mmcalib.cli.arguments import parse_member_arguments
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.runs.config import load_config
+from mmcalib.samples.kept_batches import KeptBatch
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
 from mmcalib.tasks.calibrate.calibrate import prepare
 
@@ -140,7 +141,7 @@ def outcome(name):
     batch = smallest_batch(model, toolbox)
     scaler = TemperatureScaler.from_parameters({'temperature': 1.7})
     layers, reason = layers_for(model, scaler, batch)
-    prove(*applied(content, cfg, model, scaler, layers), model, scaler, batch)
+    prove(*applied(content, cfg, model, scaler, layers), model, scaler, [KeptBatch(batch)])
     return layers, reason
 
 
