@@ -14,6 +14,56 @@ from mmcalib.checks import check_ignore_index, check_labels
 
 Array = np.ndarray | Tensor | Sequence
 A = Array | None
+# What stands for a label that numpy masks: no class, and no label that anyone would ignore.
+MASKED = -(2**63)
+
+
+def split_mask(values: Array) -> tuple[Array, np.ndarray | None]:
+    """Return values with 0 where numpy masks them, and the mask; None where nothing is masked.
+
+    An array of rows, or numbers, some of which are masked, would lose their masks as a list.
+    """
+    if isinstance(values, (list, tuple)) and any(isinstance(x, np.ma.MaskedArray) for x in values):
+        mask = np.array([np.ma.getmaskarray(each) for each in values])
+        plain = [0 if each is np.ma.masked else np.ma.filled(each, 0) for each in values]
+        values = np.ma.array(np.array(plain), mask=mask)
+    if not isinstance(values, np.ma.MaskedArray):
+        return values, None
+    mask = np.ma.getmaskarray(values)
+    if not mask.any():
+        return values.data, None
+    return values.filled(0), mask
+
+
+def mark_masked(values: Array, labels: Array) -> tuple[Array, Array]:
+    """Return values and labels without masks of numpy; what is masked in either is `MASKED`.
+
+    It prevents a wrong number: numpy drops the mask of what becomes a tensor.
+
+    Args:
+        values: ``(N, K)`` or ``(N, K, *)``; or of the labels' own shape.
+        labels: ``(N,)`` or ``(N, *)``.
+    """
+    values, value_mask = split_mask(values)
+    labels, mask = split_mask(labels)
+    if value_mask is not None:
+        if np.shape(labels) != value_mask.shape and value_mask.ndim > 1:
+            value_mask = value_mask.any(axis=1)
+        if np.size(labels) != value_mask.size:
+            return values, labels  # The misfit of their shapes is an error later.
+        value_mask = value_mask.reshape(np.shape(labels))
+        mask = value_mask if mask is None else mask | value_mask
+    if mask is None:
+        return values, labels
+    labels = tensor_of('labels', labels)
+    labels = labels.double() if labels.is_floating_point() else labels.long()
+    return values, labels.masked_fill(torch.from_numpy(mask).to(labels.device), MASKED)
+
+
+def valid_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
+    """Return where labels count: they are neither the ignored one, nor masked by numpy."""
+    valid = labels != MASKED
+    return valid if ignore_index is None else valid & (labels != ignore_index)
 
 
 def tensor_of(name: str, values: Array) -> Tensor:
@@ -21,8 +71,14 @@ def tensor_of(name: str, values: Array) -> Tensor:
 
     Raises:
         TypeError: For anything else.
-        ValueError: For a list of rows that differ in length.
+        ValueError: For a list of rows that differ in length, or values that numpy masks.
     """
+    values, mask = split_mask(values)
+    if mask is not None:
+        raise ValueError(
+            f'{name} has {int(mask.sum())} masked values, and nothing says what they are: leave '
+            'them out, or give their values by filled()'
+        )
     if isinstance(values, (list, tuple)) and values and all(map(torch.is_tensor, values)):
         values = torch.stack(tuple(values))
     if torch.is_tensor(values):
@@ -83,24 +139,58 @@ def labelled_rows(
     Raises:
         ValueError: If shapes do not fit, or labels are out of range.
     """
-    binary = values[:, None] if values.ndim == 1 else values
-    shape = binary.shape[:1] + binary.shape[2:]
-    if binary.ndim < 2 or not binary.shape[1] or labels.shape != shape:
-        hint = '; for one-hot labels, give labels.argmax(1)' * (labels.shape == binary.shape)
-        if labels.shape == binary.shape[:-1]:
-            hint = '; the classes are the second axis, so move the last one there'
+    scores = values[:, None] if values.ndim == 1 else values
+    labels = without_class_axis(scores, labels)
+    if scores.ndim < 2 or not scores.shape[1] or labels.shape != label_shape(scores):
+        remedy = misfit_remedy(scores, labels, name)
         raise ValueError(
             f'{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W); got '
-            f'{tuple(values.shape)} and {tuple(labels.shape)}{hint}'
+            f'{tuple(values.shape)} and {tuple(labels.shape)}{remedy and f"; {remedy}"}'
         )
-    rows, labels = binary.movedim(1, -1).flatten(0, -2), labels.flatten()
     hint = 'To leave out a label such as 255, set ignore_index'
     if ignore_index is not None:
-        valid = labels != check_ignore_index(ignore_index)
-        rows, labels = rows[valid], labels[valid]
+        check_ignore_index(ignore_index)
         hint = f'They are not ignore_index={ignore_index}'
+    labels = labels.flatten()
+    rows = scores.movedim(1, -1).flatten(0, -2)
+    valid = valid_labels(labels, ignore_index)
+    if not valid.all():
+        rows = rows[valid]
+        labels = labels[valid]
     check_labels(labels, max(rows.shape[1], 2), name='labels', hint=hint)
     return rows, labels
+
+
+def label_shape(scores: Tensor) -> torch.Size:
+    """Return the shape of the labels of scores ``(N, K, *)``, which is ``(N, *)``."""
+    return scores.shape[:1] + scores.shape[2:]
+
+
+def without_class_axis(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return labels ``(N, *)`` for scores ``(N, K, *)``; an axis of size 1 in place of K is dropped.
+
+    So labels of one column ``(N, 1)``, and masks ``(N, 1, H, W)``, are read.
+    """
+    if labels.ndim == scores.ndim > 1 and labels.shape[1] == 1:
+        return labels[:, 0]
+    return labels
+
+
+def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
+    """Return what to do about labels that do not fit scores ``(N, K, *)``, '' if nobody knows."""
+    if labels.ndim == scores.ndim > 1 and ((labels == 0) | (labels == 1)).all():
+        if (labels.sum(dim=1) == 1).all():
+            remedy = 'the labels are one-hot: give labels.argmax(1), a class of each'
+            if labels.shape[1] != scores.shape[1]:
+                remedy += f', where {labels.shape[1]} classes are meant, not {scores.shape[1]}'
+            return remedy
+        return (
+            'a prediction has labels of several classes, which a softmax cannot have: give one '
+            f'class at a time, as {name}[:, k:k+1] of a sigmoid with labels[:, k]'
+        )
+    if scores.ndim > 2 and labels.shape == scores.shape[:-1]:
+        return 'the classes are the second axis, so move the last one there, as by movedim(-1, 1)'
+    return ''
 
 
 def _name(values: Tensor) -> str:

@@ -16,7 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import Array, floats_of, integers_of, labelled_rows
+from mmcalib.arrays import (
+    Array,
+    floats_of,
+    integers_of,
+    labelled_rows,
+    mark_masked,
+    valid_labels,
+)
 from mmcalib.checks import (
     at_least_single,
     check_number,
@@ -162,15 +169,15 @@ def image_risks(
         background: The class that is no object; None if every class is one.
         ignore_index: Label of the pixels to leave out, None for none.
     """
+    predicted, labels = mark_masked(predicted, labels)
     predicted = integers_of('predicted', predicted).flatten()
     labels = integers_of('labels', labels).flatten()
     if predicted.shape != labels.shape:
         raise ValueError(
             f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'
         )
-    if ignore_index is not None:
-        kept = labels != ignore_index
-        predicted, labels = predicted[kept], labels[kept]
+    kept = valid_labels(labels, ignore_index)
+    predicted, labels = predicted[kept], labels[kept]
     if not len(labels):
         return dict.fromkeys(RISKS, float('nan'))
     size = int(torch.stack([predicted.max(), labels.max()]).max()) + 1

@@ -11,7 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import A, Array, floats_of, integers_of, labelled_rows, tensor_of
+from mmcalib.arrays import (
+    MASKED,
+    A,
+    Array,
+    floats_of,
+    integers_of,
+    labelled_rows,
+    mark_masked,
+    tensor_of,
+    valid_labels,
+)
 from mmcalib.checks import (
     SUM_TOLERANCE,
     at_least_single,
@@ -72,7 +82,8 @@ def measure(
             of L labels, each of which is there or not.
         labels: ``(N,)``, ``(N, H, W)`` or ``(N, D, H, W)`` true classes, integers from 0 to K - 1;
             ``(N, L)`` of 0 and 1 for L labels: their values are ``(L,)``, and their mean without
-            those that are NaN is ``ECE_macro`` and so on.
+            those that are NaN is ``ECE_macro`` and so on. A column ``(N, 1)`` is ``(N,)``. What
+            numpy masks, here or in the other arrays, does not count.
         metrics: A name, for its value alone, or several.
         conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
         correct: Booleans of the same shape, whether these were right.
@@ -93,6 +104,10 @@ def measure(
     names = check_options(metrics, interval, groups)
     options = dict(num_bins=num_bins, ignore_index=ignore_index)
     over = dict(interval=interval, groups=groups)
+    if probs is not None and labels is not None:
+        probs, labels = mark_masked(probs, labels)
+    if conf is not None and correct is not None:
+        conf, correct = mark_masked(conf, correct)
     if probs is not None and labels is not None and _are_several(probs, labels):
         columns = zip(tensor_of('probs', probs).T, tensor_of('labels', labels).T, strict=True)
         found = [measure(p, y, names, **options, **over) for p, y in columns]
@@ -103,10 +118,10 @@ def measure(
     found, _ = _predictions(names, probs, labels, conf, correct, **options)
     units, tables = [Counts.total([Counts.of(found, num_bins)], num_bins)], None
     if interval is not None:
-        values = tensor_of('labels', conf if labels is None else labels).cpu()
+        values = tensor_of('labels', correct if labels is None else labels).cpu()
         size = len(values)
         unit = torch.arange(size).repeat_interleave(values.numel() // max(size, 1))
-        unit = unit if ignore_index is None else unit[values.flatten() != ignore_index]
+        unit = unit[valid_labels(values.flatten(), ignore_index)]
         tables = by_unit(found, unit, size, num_bins)
     return figures(metrics, units, tables, **over)
 
@@ -156,6 +171,9 @@ def _are_several(probs: Array, labels: Array) -> bool:
     probs, labels = tensor_of('probs', probs), tensor_of('labels', labels)
     if probs.ndim != 2 or probs.shape != labels.shape or probs.shape[1] < 2:
         return False
+    whole = (labels != MASKED).all(dim=1).to(probs.device)
+    if whole.any():  # The others may have any number where they are masked.
+        probs = probs[whole]
     return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()
 
 
@@ -292,6 +310,7 @@ def _predictions(
 
 def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor, Tensor, float]:
     """Return checked probabilities ``(M, K)`` and labels, and what a probability of 0 counts as."""
+    probs, labels = mark_masked(probs, labels)
     probs = floats_of('probs', probs)
     rows, classes = labelled_rows('probs', probs, integers_of('labels', labels), ignore_index)
     rows = at_least_single(rows)
@@ -304,11 +323,13 @@ def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor
 
 
 def _read_confidences(conf: Array, correct: Array) -> tuple[Tensor, Tensor]:
+    conf, correct = mark_masked(conf, correct)
     conf, correct = floats_of('conf', conf), tensor_of('correct', correct).cpu()
     if correct.shape != conf.shape:
         shapes = f'{tuple(conf.shape)} and {tuple(correct.shape)}'
         raise ValueError(f'conf and correct must have one shape, got {shapes}')
-    conf, correct = at_least_single(conf).flatten(), correct.flatten()
+    valid = valid_labels(correct, None)
+    conf, correct = at_least_single(conf)[valid], correct[valid]
     if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
         raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')
     check_range(conf, 'conf')

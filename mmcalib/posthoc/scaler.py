@@ -19,7 +19,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmcalib import __version__
-from mmcalib.arrays import labelled_rows, tensor_of
+from mmcalib.arrays import (
+    labelled_rows,
+    mark_masked,
+    tensor_of,
+    valid_labels,
+    without_class_axis,
+)
 from mmcalib.checks import (
     SUM_TOLERANCE,
     UserError,
@@ -122,6 +128,7 @@ class LogitScaler(BaseEstimator):
                 fit, the method does not take such a head, or the data leave the scaling
                 undetermined.
         """
+        logits, labels = mark_masked(logits, labels)
         values = tensor_of('logits', logits)
         self.check_head(values)
         rows = rows_of(values, labels, groups, ignore_index)
@@ -213,6 +220,7 @@ class LogitScaler(BaseEstimator):
         Raises:
             ValueError: For confidences outside [0, 1], and as :meth:`fit` does.
         """
+        conf, correct = mark_masked(conf, correct)
         return self.fit(odds_of(conf), correct, groups)
 
     def confidence(self, conf: Any) -> Any:
@@ -335,7 +343,7 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     logits, labels = tensor_of('logits', logits), tensor_of('labels', labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
-    labels = labels.long().to(logits.device)
+    labels = without_class_axis(logits, labels.long().to(logits.device))
     z, y = labelled_rows('logits', logits, labels, ignore_index)
     # The pixels of a map are no independent predictions.
     groups = np.arange(len(labels)) if groups is None else groups
@@ -344,7 +352,7 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     if len(number) != len(labels):
         raise ValueError(f'groups must be ({len(labels)},), one for each row or map')
     number = number.to(labels.device).view(-1, *[1] * (labels.ndim - 1))
-    groups = number.expand(labels.shape)[labels != ignore_index].flatten()
+    groups = number.expand(labels.shape)[valid_labels(labels, ignore_index)]
     if not z.numel():
         raise UserError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
     check_finite(z, 'logits')

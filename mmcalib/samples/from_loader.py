@@ -18,7 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.arrays import tensor_of, unchanged_randomness
+from mmcalib.arrays import (
+    MASKED,
+    label_shape,
+    mark_masked,
+    misfit_remedy,
+    tensor_of,
+    unchanged_randomness,
+    without_class_axis,
+)
 from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
 from mmcalib.samples.kept_batches import KeptBatches
 
@@ -76,6 +84,7 @@ def reader(
             else:
                 output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
             found = logits_of(output, logits).as_subclass(Tensor)
+        _, labels = mark_masked((), labels)
         return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
 
     try:
@@ -279,28 +288,43 @@ def logits_of(output: Any, logits: Logits | None) -> Tensor:
 
 def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
     """Return logits and labels, int64, that fit each other."""
-    labels, size = labels.as_subclass(Tensor), logits.shape[1]
-    if labels.ndim == logits.ndim and labels.shape[1] == 1:
-        labels = labels[:, 0]
+    labels = without_class_axis(logits, labels.as_subclass(Tensor))
     several = labels.shape == logits.shape and logits.ndim == 2
-    if not several and labels.shape != logits.shape[:1] + logits.shape[2:]:
-        remedy = 'check the axes of both' if labels.ndim else 'give batches, as of a DataLoader'
-        if labels.ndim == logits.ndim - 1 and labels.ndim > 1:
-            remedy = f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
+    if not several and labels.shape != label_shape(logits):
         raise UserError(
-            f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: {remedy}'
+            f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: '
+            f'{_misfit_remedy(logits, labels)}'
         )
+    masked = labels == MASKED
+    if masked.any():
+        if ignore_index is None:
+            raise UserError('numpy masks some labels: set ignore_index, such as 255, for them')
+        labels = labels.masked_fill(masked, ignore_index)
     if labels.is_floating_point() and (labels != labels.round()).any():
         raise UserError(f'labels must be whole numbers, got {labels.flatten()[:5].tolist()}')
     labels = labels.long()
     counted = labels if ignore_index is None else labels[labels != ignore_index]
     hint = 'To leave out a label such as 255, set ignore_index'
-    check_labels(counted, 2 if several else max(size, 2), name='labels', hint=hint)
+    num_classes = 2 if several else max(logits.shape[1], 2)
+    check_labels(counted, num_classes, name='labels', hint=hint)
     check_finite(logits, 'the output of the model')
-    above = not several and size > 1 and logits.numel() and logits.amin() >= 0
+    above = not several and logits.shape[1] > 1 and logits.numel() and logits.amin() >= 0
     if above and ((logits.sum(dim=1) - 1).abs() < 1e-3).all():
         raise UserError(
             'the model returns probabilities, which sum to 1, where logits are wanted: leave '
             'its softmax out, or give logits=lambda output: output.clamp(min=1e-38).log()'
         )
     return logits, labels
+
+
+def _misfit_remedy(logits: Tensor, labels: Tensor) -> str:
+    """Return what to do about labels that do not fit logits ``(N, K, *)``."""
+    if not labels.ndim:
+        return 'give batches, as of a DataLoader'
+    if logits.ndim > 2 and labels.shape == logits.shape[:-1]:
+        return 'give logits=…, with the classes as the second axis, as by movedim(-1, 1)'
+    if remedy := misfit_remedy(logits, labels, 'logits'):
+        return remedy
+    if labels.ndim == logits.ndim - 1 and labels.ndim > 2:
+        return f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
+    return 'check the axes of both'

@@ -129,7 +129,7 @@ REFUSED = [
     (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
     (ece, dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
     (ece, dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
-    (ece, dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
+    (ece, dict(probs=HALF, labels=[[0, 1]]), r'one-hot: give labels.argmax\(1\)'),
     (ece, dict(probs=[0.5], labels=[True]), 'be integers, got bool .* give conf=… and correct=…'),
     (ece, dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
     (ece, dict(probs=np.ones((2, 5, 4, 3)), labels=np.zeros((2, 5, 4), int)), 'the second axis'),

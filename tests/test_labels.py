@@ -1,0 +1,211 @@
+"""Labels as people have them: masked by numpy, as a column, one-hot, or of several classes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mmcalib
+from mmcalib import reliability_diagram
+from mmcalib.metrics import (
+    classwise_adaptive_calibration_error,
+    image_risks,
+    measure,
+    predicted_class_calibration,
+)
+from mmcalib.posthoc import PlattScaler, TemperatureScaler
+
+METRICS = ['ECE', 'NLL', 'accuracy']
+
+
+def draw_predictions(shape=(60,), classes=3, seed=0):
+    """Return probabilities (N, K, *) that are confident, and labels, of which 3 of 4 agree."""
+    generator = np.random.default_rng(seed)
+    logits = 2 * generator.normal(size=(shape[0], classes, *shape[1:]))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    wrong = generator.integers(0, classes, shape)
+    labels = np.where(generator.random(shape) < 0.5, probs.argmax(axis=1), wrong)
+    return probs, labels
+
+
+def mask_some(values, seed=1):
+    mask = np.random.default_rng(seed).random(values.shape) < 0.3
+    return np.ma.array(values, mask=mask), ~mask
+
+
+def title_of(figure):
+    return figure.axes[0].get_title()
+
+
+def test_measure_masked_labels_do_not_count():
+    probs, labels = draw_predictions()
+    masked, kept = mask_some(labels)
+    expected = measure(probs[kept], labels[kept], METRICS)
+    assert measure(probs, masked, METRICS) == pytest.approx(expected)
+    assert measure(probs, list(masked), METRICS) == pytest.approx(expected)
+    masked_as_bytes = masked.astype('uint8')
+    assert measure(probs, masked_as_bytes, METRICS) == pytest.approx(expected)
+    assert measure(probs[:, 1:2], masked > 1, 'accuracy') == pytest.approx(
+        measure(probs[kept][:, 1:2], (labels[kept] > 1).astype(int), 'accuracy')
+    )
+    assert mmcalib.evaluate(probs, masked, METRICS) == pytest.approx(expected)
+    assert title_of(reliability_diagram(probs, masked)) == title_of(
+        reliability_diagram(probs[kept], labels[kept])
+    )
+    assert classwise_adaptive_calibration_error(probs, masked) == pytest.approx(
+        classwise_adaptive_calibration_error(probs[kept], labels[kept])
+    )
+    assert predicted_class_calibration(probs, masked)['count'].sum() == kept.sum()
+
+
+def test_measure_masked_labels_and_an_ignored_one_do_not_count():
+    probs, labels = draw_predictions()
+    labels[::7] = 255
+    masked, kept = mask_some(labels)
+    kept &= labels != 255
+    expected = measure(probs[kept], labels[kept], METRICS)
+    assert measure(probs, masked, METRICS, ignore_index=255) == pytest.approx(expected)
+
+
+def test_measure_masked_pixels_do_not_count_in_intervals():
+    probs, labels = draw_predictions((8, 5, 6))
+    masked, kept = mask_some(labels)
+    ignored = np.where(kept, labels, 255)
+    expected = measure(probs, ignored, METRICS, interval=0.9, ignore_index=255)
+    assert measure(probs, masked, METRICS, interval=0.9) == pytest.approx(expected)
+
+
+def test_measure_masked_probabilities_do_not_count():
+    probs, labels = draw_predictions()
+    kept = np.arange(len(labels)) % 5 > 0
+    mask = np.zeros(probs.shape, bool)
+    mask[~kept, 1] = True
+    values = np.ma.array(np.where(mask, np.nan, probs), mask=mask)
+    expected = measure(probs[kept], labels[kept], METRICS)
+    assert measure(values, labels, METRICS) == pytest.approx(expected)
+
+
+def test_measure_masked_confidences_do_not_count():
+    probs, labels = draw_predictions()
+    conf, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    masked, kept = mask_some(correct)
+    expected = measure(conf=conf[kept], correct=correct[kept], metrics='ECE')
+    assert measure(conf=conf, correct=masked, metrics='ECE') == pytest.approx(expected)
+    floats = masked.astype(float)
+    assert measure(conf=conf, correct=floats, metrics='ECE') == pytest.approx(expected)
+    masked = np.ma.array(conf, mask=~kept)
+    assert measure(conf=masked, correct=correct, metrics='ECE') == pytest.approx(expected)
+    found = measure(conf=masked, correct=correct, metrics=['ECE'], interval=0.9)
+    assert found['ECE'] == pytest.approx(expected) and found['ECE_low'] <= found['ECE_high']
+
+
+def test_measure_masked_labels_of_several_do_not_count():
+    probs, labels = draw_predictions((40,), 4)
+    probs, several = probs.clip(0, 0.9) ** 0.5, (np.arange(4) < labels[:, None]).astype(int)
+    masked, kept = mask_some(several)
+    expected = measure(probs, np.where(kept, several, 255), METRICS, ignore_index=255)
+    found = measure(probs, masked, METRICS)
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(values, nan_ok=True)
+
+
+@pytest.mark.parametrize('shape', [(80,), (4, 5, 6)])
+def test_scaler_masked_labels_do_not_count(shape):
+    probs, labels = draw_predictions(shape)
+    logits = np.log(probs)
+    masked, kept = mask_some(labels)
+    ignored = np.where(kept, labels, 255)
+    expected = TemperatureScaler().fit(logits, ignored, ignore_index=255).temperature_
+    assert TemperatureScaler().fit(logits, masked).temperature_ == pytest.approx(expected)
+    plain = TemperatureScaler().fit(logits, labels).temperature_
+    assert plain != pytest.approx(expected)
+
+
+def test_fit_confidence_masked_values_do_not_count():
+    probs, labels = draw_predictions()
+    conf, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    masked, kept = mask_some(correct)
+    expected = PlattScaler().fit_confidence(conf[kept], correct[kept]).parameters
+    assert PlattScaler().fit_confidence(conf, masked).parameters == pytest.approx(expected)
+    hidden = np.ma.array(np.where(kept, conf, 9), mask=~kept)
+    assert PlattScaler().fit_confidence(hidden, correct).parameters == pytest.approx(expected)
+
+
+def test_image_risks_masked_labels_do_not_count():
+    predicted, labels = np.array([0, 1, 1, 2]), np.ma.array([0, 0, 1, 0], mask=[0, 0, 0, 1])
+    assert image_risks(predicted, labels) == image_risks(predicted[:3], labels.data[:3])
+
+
+def test_values_without_labels_masked_are_refused():
+    logits = np.ma.array(np.eye(3), mask=np.eye(3) == 1)
+    scaler = TemperatureScaler().fit(*[np.log(draw_predictions()[0]), draw_predictions()[1]])
+    with pytest.raises(ValueError, match='logits has 3 masked values'):
+        scaler.transform(logits)
+
+
+def test_loader_masked_labels_do_not_count():
+    probs, labels = draw_predictions()
+    masked, kept = mask_some(labels)
+    logits = torch.from_numpy(np.log(probs))
+    batches = [(logits[:30], masked[:30]), (logits[30:], masked[30:])]
+    expected = measure(probs[kept], labels[kept], METRICS)
+    actual = mmcalib.evaluate(nn.Identity(), batches, METRICS, ignore_index=255)
+    assert actual == pytest.approx(expected)
+    with pytest.raises(ValueError, match='ignore_index'):
+        mmcalib.evaluate(nn.Identity(), batches, METRICS)
+
+
+@pytest.mark.parametrize('shape', [(60,), (5, 4, 3)])
+def test_labels_of_one_column_are_read(shape):
+    probs, labels = draw_predictions(shape)
+    column = labels[:, None]
+    expected = measure(probs, labels, METRICS)
+    assert measure(probs, column, METRICS) == pytest.approx(expected)
+    assert measure(probs, column, METRICS, interval=0.9)['ECE'] == pytest.approx(expected['ECE'])
+    assert title_of(reliability_diagram(probs, column)) == title_of(
+        reliability_diagram(probs, labels)
+    )
+    fitted = [TemperatureScaler().fit(np.log(probs), y).temperature_ for y in (labels, column)]
+    assert fitted[0] == fitted[1]
+
+
+@pytest.mark.parametrize('squeeze', [True, False])
+def test_labels_of_one_column_of_a_binary_head_are_read(squeeze):
+    probs, labels = draw_predictions(classes=2)
+    positive = probs[:, 1] if squeeze else probs[:, 1:]
+    expected = measure(probs, labels, METRICS)
+    assert measure(positive, labels[:, None], METRICS) == pytest.approx(expected)
+    logits = np.log(probs[:, 1:] / probs[:, :1])
+    fitted = [PlattScaler().fit(logits, y).parameters for y in (labels, labels[:, None])]
+    assert fitted[0] == fitted[1]
+
+
+def test_labels_one_hot_and_several_are_told_apart():
+    probs, labels = draw_predictions()
+    one_hot = np.eye(3, dtype=int)[labels]
+    several = one_hot.copy()
+    several[0] = 1
+    maps, map_labels = draw_predictions((4, 5, 6))
+    map_one_hot = np.moveaxis(np.eye(3, dtype=int)[map_labels], -1, 1)
+    map_several = map_one_hot.copy()
+    map_several[0] = 1
+    fit = TemperatureScaler().fit
+    for read, values, target in (
+        (measure, probs, one_hot),
+        (measure, maps, map_one_hot),
+        (fit, np.log(probs), one_hot),
+        (fit, np.log(maps), map_one_hot),
+        (reliability_diagram, probs, one_hot),
+    ):
+        with pytest.raises(ValueError, match=r'one-hot.*argmax\(1\)'):
+            read(values, target)
+    for read, values, target in (
+        (measure, probs, several),
+        (measure, maps, map_several),
+        (fit, np.log(probs), several),
+        (fit, np.log(maps), map_several),
+        (reliability_diagram, probs, several),
+    ):
+        with pytest.raises(ValueError, match='several classes') as error:
+            read(values, target)
+        assert 'one-hot' not in str(error.value) and 'argmax' not in str(error.value)
