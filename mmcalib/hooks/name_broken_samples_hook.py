@@ -12,6 +12,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.checks import UserError, check_labels
+from mmcalib.losses import CalibrationLoss
 from mmcalib.models.predicting_head import classes_of_head
 
 # Where the toolboxes' samples say what is to be read.
@@ -37,12 +38,19 @@ class BrokenSamples(Hook):
 
 
 def labels_known_to(model: nn.Module) -> tuple[int | None, list[int]]:
-    """Return how many classes a model has, None if it has none, and the labels that it ignores."""
+    """Return how many classes a model has, None if it has none, and the labels that it ignores.
+
+    mmseg's heads pass their ignored label to the loss. It replaces that of mmseg's own losses, such
+    as DiceLoss, which would train on any other label as on the last class.
+    """
     classes = classes_of_head(getattr(model, 'module', model))
-    found = {getattr(module, 'ignore_index', None) for module in model.modules()}
-    ignored = sorted(each for each in found if isinstance(each, int))
+    modules = [module for module in model.modules() if hasattr(module, 'ignore_index')]
+    heads = [module for module in modules if hasattr(module, 'loss_decode')]
+    if heads:  # A few heads pass nothing, and leave it to the loss.
+        modules = [*heads, *(module for module in modules if isinstance(module, CalibrationLoss))]
+    labels = {module.ignore_index for module in modules if isinstance(module.ignore_index, int)}
     # A single logit tells two classes apart.
-    return classes and max(classes, 2), ignored or [IGNORED]
+    return classes and max(classes, 2), sorted(labels) or [IGNORED]
 
 
 def name_samples(

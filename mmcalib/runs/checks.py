@@ -26,7 +26,7 @@ from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks import LearnFromValidationHook
-from mmcalib.hooks.name_broken_samples_hook import name_samples
+from mmcalib.hooks.name_broken_samples_hook import labels_known_to, name_samples
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
@@ -71,6 +71,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
         check_selection(runner)
         check_learning(runner, model)
         check_targets(model)
+        check_padding(model)
 
 
 def check_data(cfg: Config, splits: Iterable[str]) -> None:
@@ -251,6 +252,22 @@ def _needs_one_class(loss: nn.Module) -> bool:
     if kind == 'CrossEntropyLoss':
         return not getattr(loss, 'use_sigmoid', False)
     return kind == 'SeesawLoss' or isinstance(loss, CalibrationLoss)
+
+
+def check_padding(model: nn.Module) -> None:
+    """Refuse padded pixels of a label that is no class and not ignored.
+
+    Images of other sizes may come in a later step, which would end the training after hours.
+    """
+    label = getattr(getattr(model, 'data_preprocessor', None), 'seg_pad_val', None)
+    classes, ignored = labels_known_to(model)
+    if label is None or classes is None or 0 <= label < classes or label in ignored:
+        return
+    raise UserError(
+        f'data_preprocessor: seg_pad_val={label} gives padded pixels a label that is none of the '
+        f'{classes} classes of the model, and not the label that its head ignores: set '
+        f'model.data_preprocessor.seg_pad_val={max(ignored)}'
+    )
 
 
 @contextmanager

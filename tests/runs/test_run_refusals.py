@@ -184,12 +184,16 @@ def masks(folder, loss, label, **options):
     return cfg
 
 
+IGNORES_77 = dict(model__decode_head__ignore_index=77, model__data_preprocessor__seg_pad_val=77)
+
+
 @pytest.mark.parametrize(
     ('loss', 'label', 'options', 'message'),
     [
         ('MarginLabelSmoothingLoss', 77, {'train_dataloader__num_workers': 1}, '77. .* 21 .* 255:'),
         ('DiceLoss', 77, {}, '77. The model has 21 classes and ignores 255: check the file'),
-        ('CrossEntropyLoss', 77, dict(model__decode_head__ignore_index=77), '255. .* ignores 77:'),
+        ('CrossEntropyLoss', 77, IGNORES_77, '255. .* ignores 77:'),
+        ('DiceLoss', 77, IGNORES_77, '255. .* ignores 77:'),
         ('CrossEntropyLoss', 21, {}, '21. '),
     ],
 )
@@ -201,6 +205,30 @@ def test_a_training_names_the_mask_with_a_label_out_of_range(
     start, _, end = error.value.reason.partition(' labels outside [0, 21): ')
     assert start.startswith(f'{tmp_path}/VOC2012/SegmentationClass/') and re.match(message, end)
     assert '\n' not in error.value.reason
+
+
+@pytest.mark.parametrize('loss', ['CrossEntropyLoss', 'MarginLabelSmoothingLoss', 'DiceLoss'])
+@pytest.mark.parametrize(
+    ('label', 'ignore_index', 'refused'),
+    [(255, 11, True), (11, 255, True), (-1, 255, True), (255, 255, False), (0, 255, False)],
+)
+def test_training_whose_padding_the_loss_does_not_know_is_refused_first(
+    loss, label, ignore_index, refused, tmp_path
+):
+    """Images of another size are padded in some later step, where torch raises an IndexError."""
+    options = dict(
+        model__decode_head__ignore_index=ignore_index,
+        model__data_preprocessor__seg_pad_val=label,
+        model__data_preprocessor__size=(48, 48),
+    )
+    cfg = config(tmp_path, 'mbls/digit_scenes', **options)
+    cfg.model.decode_head.loss_decode = dict(type=loss)
+    if not refused:
+        train_and_test(cfg, test=False)
+        return
+    with pytest.raises(UserError, match=rf'seg_pad_val={label}\b.*seg_pad_val={ignore_index}\b'):
+        train_and_test(cfg, test=False)
+    assert not list(tmp_path.glob('*.pth'))
 
 
 def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
