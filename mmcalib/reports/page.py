@@ -18,7 +18,7 @@ from mmcalib import __version__
 from mmcalib.reports import figures
 from mmcalib.reports.formats import runs_text, table_text
 from mmcalib.reports.runs import Run, sweep_of
-from mmcalib.reports.tables import Table
+from mmcalib.reports.tables import Row, Table
 from mmcalib.visualization.style import save_figure
 
 DPI = 110
@@ -97,30 +97,47 @@ def _of_table(table: Table) -> dict:
         ]
     if kinds != {('', 'test')}:
         return section
-    runs = {row.label: [run.path for run in row.runs] for row in table.rows}
-    statistics = _first_of_each('reliability', runs, section['notes'])
-    maps = _first_of_each('maps', runs, section['notes'])
-    if missing := [label for label in runs if label not in statistics]:
+    paths = {row.label: {_run_name(row, run): run.path for run in row.runs} for row in table.rows}
+    statistics = _first_of_each('reliability', paths, section['notes'])
+    maps = _first_of_each('maps', paths, section['notes'])
+    if missing := [label for label, names in paths.items() if not {*names} & {*statistics}]:
         why = 'calibration was not measured, or the file is missing'
         section['notes'].append(f'No reliability diagram, since {why}: {", ".join(missing)}.')
+    numbers = {
+        name: f'{name} (1 of {len(names)} runs)' if len(names) > 1 else name
+        for names in paths.values()
+        for name in names
+    }
     several = statistics if len(statistics) > 1 else {}
     distances = {k: each for k, each in statistics.items() if each.distance_bins is not None}
     section['wanted'] = [
-        *((f'Reliability, {k}', 'reliability', {k: each}, {}) for k, each in statistics.items()),
+        *(
+            (f'Reliability, {numbers[k]}', 'reliability', {k: each}, {})
+            for k, each in statistics.items()
+        ),
         ('The same in one panel', 'reliability', several, {'overlay': True}),
         ('ECE by distance from the nearest boundary', 'boundary', distances, {}),
         ('Confidence maps, one run of each loss', 'maps', maps, {}),
         *(
-            (f'Worst-calibrated test images, {k}', 'worst', {k: each} if each.worst else {}, {})
+            (f'Worst-calibrated test images, {numbers[k]}', 'worst', {k: each}, {})
             for k, each in maps.items()
+            if each.worst
         ),
     ]
     section['details'] = [
-        (f'Each predicted class, one run of {row.label}', _of_classes(each))
+        (f'Each predicted class, {numbers[_run_name(row, row.runs[0])]}', _of_classes(each))
         for row in table.rows
         for each in row.runs[0].record.strata.get('per_class', {}).values()
     ]
     return section
+
+
+def _run_name(row: Row, run: Run) -> str:
+    """Return a row's label, and which run of the row it is if there are several."""
+    if len(row.runs) == 1:
+        return row.label
+    which = run.path if run.record.seed is None else f'seed={run.record.seed}'
+    return f'{row.label}, {which}'
 
 
 def _of_classes(measured: Mapping) -> str:
@@ -132,11 +149,17 @@ def _of_classes(measured: Mapping) -> str:
     return table_text(OF_CLASSES, [*rows], 'html')
 
 
-def _first_of_each(kind: str, runs: Mapping[str, Sequence], notes: list[str]) -> dict:
-    """Return what the first folder of each name with a whole file has; note the broken ones."""
+def _first_of_each(kind: str, rows: Mapping[str, Mapping], notes: list[str]) -> dict:
+    """Return what the first run of each row with a whole file has, by its name in the row.
+
+    Args:
+        kind: Of a figure.
+        rows: The folders of the runs, by their names.
+        notes: Gets a line for each broken file.
+    """
     found = {}
-    for name, paths in runs.items():
-        for path in paths:
+    for paths in rows.values():
+        for name, path in paths.items():
             try:
                 found[name] = figures.load(kind, path)
                 break
@@ -150,7 +173,7 @@ def _first_of_each(kind: str, runs: Mapping[str, Sequence], notes: list[str]) ->
 def _of_sweeps(runs: Sequence[Run]) -> dict:
     """Return the figures of the sweeps that runs are part of."""
     section, folders = dict(name='Sweeps', notes=[]), {sweep_of(run.path) for run in runs} - {None}
-    found = _first_of_each('sweep', {f: [f] for f in sorted(folders)}, section['notes'])
+    found = _first_of_each('sweep', {f: {f: f} for f in sorted(folders)}, section['notes'])
     section['wanted'] = [
         (f'Sweep, {f}', 'sweep', {sweep['loss']: sweep}, {}) for f, sweep in found.items()
     ]

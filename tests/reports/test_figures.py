@@ -139,15 +139,19 @@ def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch,
     monkeypatch.setattr(figures, 'draw', draw)
     out = tmp_path / 'page.html'
     run('report.py', tmp_path, '--html', out, '--figures', 'pictures', '--figure-format', 'svg')
-    both, maps = {'CE': 3.0, 'LS': 4.0}, {'CE': [1, 2], 'LS': [0, 1]}
+    # Of a row of several runs, the figure says which one it is of.
+    both, maps = {'CE, seed=0': 3.0, 'LS': 4.0}, {'CE, seed=0': [1, 2], 'LS': [0, 1]}
     shifted = {'CE': [6.0, 7.0], 'LS α=0.1': [8.0]}
     expected = {
-        'Reliability, CE': ('reliability', {'CE': 3.0}),
+        'Reliability, CE, seed=0 (1 of 2 runs)': ('reliability', {'CE, seed=0': 3.0}),
         'Reliability, LS': ('reliability', {'LS': 4.0}),
         'The same in one panel': ('reliability', both, True),
         'ECE by distance from the nearest boundary': ('boundary', both),
         'Confidence maps, one run of each loss': ('maps', maps),
-        'Worst-calibrated test images, CE': ('worst', {'CE': maps['CE']}),
+        'Worst-calibrated test images, CE, seed=0 (1 of 2 runs)': (
+            'worst',
+            {'CE, seed=0': maps['CE, seed=0']},
+        ),
         'Worst-calibrated test images, LS': ('worst', {'LS': maps['LS']}),
         'Corruptions by severity': ('robustness', shifted, 'boxes'),
         'Mean over corruptions by severity': ('robustness', shifted, 'lines'),
@@ -162,13 +166,15 @@ def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch,
     assert captions == [(name, 96 * n) for n, name in enumerate(expected, 1)]  # each its own
     assert html.count('<img') == html.count('src="data:image/png;base64,') == len(expected)
     assert 'http' not in html and '<h2>demo</h2>' in html
-    details = re.findall(r'one run of (\w+)</summary>.*?</details>', html, re.DOTALL)
+    details = re.findall(r'Each predicted class, (.*?)</summary>.*?</details>', html, re.DOTALL)
     cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
-    assert details == ['CE', 'LS']
+    assert details == ['CE, seed=0 (1 of 2 runs)', 'LS']
     assert [c for c in cells if c in ('43.00', '44.00')] == ['43.00', '44.00']
     assert cells[cells.index('&lt;road&gt;') + 1] == 'nan' and '1,234' in cells
     written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
-    assert len(written) == len(expected) and written[0] == '01_reliability_ce.svg'
+    assert (
+        len(written) == len(expected) and written[0] == '01_reliability_ce_seed_0_1_of_2_runs.svg'
+    )
 
 
 def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkeypatch, run):
@@ -192,7 +198,7 @@ def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkey
     monkeypatch.setattr(figures, 'draw', draw)
     run('report.py', tmp_path, '--html', 'page.html')
     page = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
-    assert ('maps', ['CE', 'LS', 'LS α=0']) in drawn
+    assert ('maps', ['CE', 'LS', 'LS α=0, seed=1']) in drawn
     for part in (
         f'{tmp_path}/cut/calibration.npz cannot be read', f'{tmp_path}/other/calibration.npz',
         f'{tmp_path}/cut/confidence_maps.npz', f'{tmp_path}/other/confidence_maps.npz',

@@ -91,7 +91,10 @@ def report_in_words(report: Report) -> str:
     number = f'{len(rows):,} image{"s" * (len(rows) != 1)}{earlier}'
     lines = [f'{number}: {_shares(scores, scores.threshold, what)}']
     if report.others:
-        lines.append(f'{report.others:,} of these images are of earlier calls, and not named now')
+        verb = 'is' if report.others == 1 else 'are'
+        lines.append(
+            f'{report.others:,} of these images {verb} of earlier calls, and not named now'
+        )
     resembling = f'if these images resemble the {scores.validation_images:,} of the validation'
     lines += [f'{line}, {resembling}' for line in _accuracy(scores)]
     bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
@@ -112,8 +115,9 @@ def report_in_words(report: Report) -> str:
         lines += ['pixels of each class that the masks keep:', *map(_class_line, report.classes)]
         empty = sum(not any(share['kept'] for share in row['classes']) for row in rows)
         if empty:
+            verb = 'holds' if empty == 1 else 'hold'
             lines.append(
-                f'{empty:,} of {len(rows):,} masks hold nothing but 255, since no pixel is above '
+                f'{empty:,} of {len(rows):,} masks {verb} nothing but 255, since no pixel is above '
                 'its threshold: lower --threshold, or raise --risk'
             )
     notes = Counter(row['note'] for row in rows if row['note'])

@@ -30,7 +30,7 @@ from mmcalib.metrics.counts import Counts, of_confidences
 from mmcalib.metrics.statistics import of_images
 from mmcalib.tasks.predict import folder as prediction_folder
 from mmcalib.tasks.predict.predict import predict_to_folder
-from mmcalib.tasks.predict.summary import report_in_words
+from mmcalib.tasks.predict.summary import gallery_of, report_in_words
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 CLASSES = [f'class {k}' for k in range(4)]
@@ -405,6 +405,29 @@ def test_predict_names_of_classes_with_a_new_line_are_escaped(
         assert names <= {*classes}  # files keep them as they are
         said = run(*command, '--out', f'out{number}', *labels)
         assert '3 images (3 of them before)' in said
+
+
+@pytest.mark.parametrize('found', [None, 0.25])
+@pytest.mark.parametrize(
+    ('ious', 'text'),
+    [
+        ([0.25], '1 of 1 object {} an {}IoU below 0.5: sky'),
+        ([0.25, 0.75], '1 of 2 objects {} an {}IoU below 0.5: sky'),
+        ([0.25, 0.25], '2 of 2 objects {} an {}IoU below 0.5, the largest: sky'),
+    ],
+)
+def test_gallery_one_object_has_its_verb(ious, text, found):
+    objects = [
+        dict(name='sky', object=n, pixels=9, expected_iou=iou, found=iou if found else None)
+        for n, iou in enumerate(ious, 1)
+    ]
+    row = dict(files='0', path='/0.png', objects=objects, label=None)
+    page = gallery_of([row | dict(expected_accuracy=None, confidence=0.5)])
+    verb = 'has' if text[0] == '1' else 'have'
+    expected = text.format(f'probably {verb}' if found else verb, '' if found else 'expected ')
+    assert expected in ' '.join(page.split()) and '1 image,' in page
+    # The whole picture is on the page, and a click shows it at its size.
+    assert '<a class="fitted" href="pictures/0.png"><img' in page
 
 
 def test_two_processes_equal_one(photos, segmenting, tmp_path, free_port, run):
