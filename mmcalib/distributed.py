@@ -40,20 +40,27 @@ def join_processes(launcher: str) -> None:
         )
 
 
-def leave_processes() -> None:
+def leave_processes(status: int = 0) -> None:
     """Wait for the other processes and end, as the last thing that a tool does.
+
+    Args:
+        status: Of the exit.
 
     A gloo group is not destroyed, and nothing of C++ taken down: PyTorch 2.6 can wait there forever
     once another rank has left, and threads of gloo's that outlive their owner abort the process.
     """
     if not torch.distributed.is_initialized():
+        if status:
+            sys.exit(status)
         return
     torch.distributed.barrier()
     if torch.distributed.get_backend() == 'gloo':
         atexit._run_exitfuncs()  # which flush the logs
         sys.stdout.flush()
-        os._exit(0)
+        os._exit(status)
     torch.distributed.destroy_process_group()
+    if status:
+        sys.exit(status)
 
 
 def place_of(number: int) -> int:

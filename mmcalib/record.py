@@ -132,9 +132,12 @@ class Record:
 
     @property
     def limit(self) -> int | None:
-        """To how many samples a smoke run was limited, in the test or a training."""
-        of_trainings = [member['training'].get('limit') for member in self.model['members']]
-        return next(filter(None, [self.evaluation.get('limit'), *of_trainings]), None)
+        """To how many samples a smoke run was limited, in the test, a training or calibration."""
+        members = self.model['members']
+        made = [member['training'] for member in members]
+        made += [each['calibration'] or {} for each in (*members, self.model)]
+        limits = [self.evaluation.get('limit'), *(each.get('limit') for each in made)]
+        return next(filter(None, limits), None)
 
     def write(self, path: str | Path) -> None:
         """Write a ``results.json``, whole or not at all."""

@@ -6,6 +6,7 @@ the checkpoint with that one.
 """
 
 from mmcalib.cli.arguments import (
+    add_limit_argument,
     add_member_arguments,
     add_runner_arguments,
     parse_member_arguments,
@@ -73,6 +74,7 @@ def main() -> None:
         help='number of predictions (pixels) to draw for the fit',
     )
     group.add_argument('--seed', type=int, default=0, help='seed of the draw')
+    add_limit_argument(group, 'fit on, and measure, N images of each split')
     group.add_argument(
         '--force',
         action='store_true',
@@ -107,7 +109,15 @@ def main() -> None:
     result = run(parser, args)
     if is_main_process():
         print_calibration(result, args.out)
-    leave_processes()
+    status = 0
+    if result['method'] == 'none':
+        status = 1
+        if is_main_process():
+            parser.report(
+                'no scaling improves on none by a standard error: use the checkpoint as it is; '
+                f'{args.out} was not written'
+            )
+    leave_processes(status)
 
 
 if __name__ == '__main__':

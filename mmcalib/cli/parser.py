@@ -98,6 +98,10 @@ class ToolParser(ArgumentParser):
         except KeyboardInterrupt:
             sys.exit(stopped)
 
+    def report(self, message: str) -> None:
+        """Print a line on stderr, as errors are."""
+        self._print_message(f'{self.prog}: {message}\n', sys.stderr)
+
     def refuse(self, message: str) -> NoReturn:
         """End the tool with an error in the config, the data or a file."""
         self.exit(2, f'{self.prog}: error: {message}\n')

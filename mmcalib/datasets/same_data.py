@@ -1,9 +1,20 @@
-"""Comparison of the data that two dataloaders read."""
+"""Comparison of the data that two dataloaders read: of their configs, and of each sample."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from copy import deepcopy
+from functools import cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from mmengine.logging import print_log
+from mmengine.registry import DATASETS
 
 
 def same_data(one: Mapping | None, other: Mapping | None) -> bool:
@@ -20,3 +31,107 @@ def _without_pipeline(node: object) -> object:
     if isinstance(node, (list, tuple)):
         return [_without_pipeline(item) for item in node]
     return os.path.normpath(node) if isinstance(node, str) and '/' in node else node
+
+
+class SampleId(NamedTuple):
+    """The identity of a sample.
+
+    Attributes:
+        key: Equal for the same sample of any data set: its file, or a digest of its content.
+        path: Of its file; None without one.
+        group: The ``group`` that its data set names; None without one.
+    """
+
+    key: Hashable
+    path: str | None
+    group: Hashable | None
+
+
+def sample_ids(dataset: object) -> list[SampleId]:
+    """Return the identity of each sample of a dataset, in its order, through all wrappers.
+
+    A sample without a file and without content, such as one that a dataset makes, is known by its
+    position in the dataset object that makes it.
+    """
+    size = len(dataset)
+    own = vars(dataset)  # Some wrappers hand on the attributes of what they wrap.
+    inner = own.get('dataset')
+    if isinstance(own.get('datasets'), (list, tuple)):
+        found = [sample for part in own['datasets'] for sample in sample_ids(part)]
+    elif inner is not None and 'indices' in own:
+        samples = sample_ids(inner)
+        found = [samples[index] for index in own['indices']]
+    elif inner is not None and hasattr(dataset, '_get_ori_dataset_idx'):  # of mmengine's wrappers
+        samples = sample_ids(inner)
+        found = [samples[dataset._get_ori_dataset_idx(index)] for index in range(size)]
+    elif inner is not None and len(inner) == size:
+        found = sample_ids(inner)
+    else:
+        found = _own_samples(dataset)
+    if len(found) != size:  # a wrapper that is not known
+        return [SampleId((id(dataset), index), None, None) for index in range(size)]
+    return found
+
+
+def _own_samples(dataset: object) -> list[SampleId]:
+    """Return the identities of a dataset that wraps no other."""
+    found = []
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
+        path = info.get('img_path')
+        key = _real_path(path) if path else _content(info)
+        key = (id(dataset), index) if key is None else key
+        found.append(SampleId(key, path, info.get('group')))
+    times = Counter(sample.key for sample in found)
+    for index, sample in enumerate(found):
+        if times[sample.key] > 1:  # A file may hold several, such as the pages of a scan.
+            found[index] = sample._replace(key=(sample.key, index))
+    return found
+
+
+def _real_path(path: str) -> str:
+    """Return the path of a file without links; that of another machine as it is."""
+    if '://' in path:
+        return path
+    folder, name = os.path.split(path)
+    path = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(path) if os.path.islink(path) else path
+
+
+@cache
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _content(info: Mapping) -> bytes | None:
+    """Return a digest of the arrays of a sample, None without any."""
+    digest = blake2b(digest_size=16)
+    has_content = False
+    for name in sorted(info):
+        value = info[name]
+        if torch.is_tensor(value):
+            value = value.numpy()
+        if isinstance(value, (np.ndarray, bytes)):
+            has_content = True
+            digest.update(name.encode())
+            digest.update(value.tobytes() if isinstance(value, np.ndarray) else value)
+    return digest.digest() if has_content else None
+
+
+def build_if_there(cfg: Mapping, split: str) -> object | None:
+    """Return the data of a split; None, and say so, if they are not on this machine."""
+    loader = cfg.get(f'{split}_dataloader')
+    if not loader:
+        return None
+    try:
+        dataset = DATASETS.build(deepcopy(loader.dataset))
+        len(dataset)  # reads the list of a lazy data set
+    except Exception as error:  # Data sets of a user raise anything.
+        print_log(
+            f'The {split} data cannot be read ({error}), so nothing tells whether the images of '
+            'the fit are among them.',
+            'current',
+            logging.WARNING,
+        )
+        return None
+    return dataset

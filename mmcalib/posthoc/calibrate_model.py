@@ -180,6 +180,8 @@ def _calibrated(
     """Read, fit, measure, place and prove a scaling; None to choose one."""
     if groups is not None:  # before the long part
         check_order(loader)
+        if int(group_numbers(groups, len(groups)).max()) == 0:
+            raise UserError('all images are of one group: calibrate on two or more')
     kept, sizes = KeptBatches(), []
     options = dict(logits=logits, ignore_index=ignore_index)
     # Closed at once, so that an error does not keep the random states until it is freed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
@@ -23,6 +24,8 @@ Scaler = LogitScaler | ScalerPerLabel
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
+# Predictions times logits, or times their square of a matrix: 30 s a fit at most on one core.
+CHEAP = 1e8
 # Of classes that a sentence lists.
 MOST_NAMES = 5
 
@@ -54,7 +57,7 @@ def fit_scaling(
     scaler: Scaler | None,
     *,
     pixels: bool,
-    cross_fit: bool = True,
+    cross_fit: bool | str = True,
     seed: int = 0,
 ) -> FittedScaling:
     """Fit a scaling to predictions of images, or of groups that are independent.
@@ -63,7 +66,9 @@ def fit_scaling(
         drawn: The predictions.
         scaler: Not fitted; None to choose a method by its cross-validated likelihood.
         pixels: Whether they are pixels.
-        cross_fit: Whether to fit one without each fold too.
+        cross_fit: Whether to fit one without each fold too, so that each image is scored by a
+            scaling that missed it; 'if cheap' where this takes no longer than about a minute, and
+            there are folds whose others determine a scaling.
         seed: Of the folds.
 
     Raises:
@@ -71,9 +76,11 @@ def fit_scaling(
     """
     information = drawn.information if drawn.labels.ndim == 1 else None
     check_determined(drawn, information, pixels=pixels)
-    groups, fold_of, candidates = int(drawn.images.max()) + 1, None, []
-    if cross_fit or scaler is None:
+    groups = int(drawn.images.max()) + 1
+    fold_of = None
+    if groups > 1 or cross_fit is True or scaler is None:
         fold_of = folds_of_groups(groups, seed=seed)
+    candidates: list[dict] = []
     if scaler is None:
         methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
         chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
@@ -82,10 +89,23 @@ def fit_scaling(
             return FittedScaling(None, [same], candidates=candidates, information=information)
         scaler = SCALERS[chosen]()
     fitted = drawn.fit(deepcopy(scaler))
-    scalers = fit_folds(scaler, drawn, fold_of) if cross_fit else [fitted]
-    fold_of = fold_of if cross_fit else None
+    scalers = [fitted]
+    if cross_fit is True:
+        scalers = fit_folds(scaler, drawn, fold_of)
+    elif cross_fit and fold_of is not None and is_cheap(scaler, drawn):
+        with suppress(UserError):  # Few groups may have a class in one of them alone.
+            scalers = fit_folds(scaler, drawn, fold_of)
+    if len(scalers) == 1:
+        fold_of = None
     errors = standard_errors(fitted, drawn)
     return FittedScaling(fitted, scalers, fold_of, candidates, errors, information)
+
+
+def is_cheap(scaler: Scaler, drawn: DrawnPredictions) -> bool:
+    """Return whether a scaling is fitted in seconds, of whatever processor, as all ranks ask."""
+    count, num_logits = drawn.logits.shape
+    axes = max(scaler.learned.values()) if isinstance(scaler, LogitScaler) else 0
+    return count * num_logits ** min(max(axes, 1), 2) <= CHEAP
 
 
 def check_determined(drawn: DrawnPredictions, information: float | None, *, pixels: bool) -> None:

@@ -30,8 +30,7 @@ def folds_of_groups(count: int, *, seed: int) -> Tensor:
     if count < 2:
         raise UserError(
             f'{count} image, or group of images, cannot be divided into parts, each of which is '
-            'scored by a scaling fitted on the others: calibrate on more, or on other images than '
-            'those of the test'
+            'scored by a scaling fitted on the others: calibrate on more'
         )
     fold = np.random.RandomState(seed).permutation(count) % FOLDS
     return torch.from_numpy(fold.astype(np.int64))

@@ -242,6 +242,8 @@ def describe_calibration(meta: Mapping) -> dict | None:
     if not (found := _calibration_in(meta)):
         return None
     told = {key: found[key] for key in ('options', 'split', 'forced')}
+    if found.get('limit'):
+        told['limit'] = found['limit']
     return {'methods': found.get('methods', [found['method']]), **told}
 
 

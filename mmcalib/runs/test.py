@@ -21,7 +21,7 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
-from mmcalib.datasets.same_data import same_data
+from mmcalib.datasets.same_data import build_if_there, same_data, sample_ids
 from mmcalib.distributed import leave_processes
 from mmcalib.hooks import ReliabilityDiagramHook
 from mmcalib.hooks.drawing_hooks import kept_statistics, tested_split
@@ -192,7 +192,7 @@ def run_test(
         shift: What the record says of the shift of the data; None for none.
     """
     models.tell_hooks(runner, checkpoints)
-    _warn_of_fitted_images(runner.cfg, model['members'])
+    _warn_of_fitted_images(runner, model)
     metrics = runner.test()
     if not is_main_process():
         return metrics
@@ -331,16 +331,31 @@ def number(key: str, value: object) -> str:
     return sign + keys.number_text(value, key) + (' %' if keys.is_percentage(key) else '')
 
 
-def _warn_of_fitted_images(cfg: Config, members: Sequence[Mapping]) -> None:
-    """Warn of a scaling that is tested on the images that it was fitted on."""
-    fitted = {member['calibration']['split'] for member in members if member['calibration']}
-    if any(same_data(cfg.get(f'{split}_dataloader'), cfg.test_dataloader) for split in fitted):
-        print_log(
-            'The scaling of the checkpoint was fitted on these images, so the figures are better '
-            'than on others: test on others, or quote what calibrate.py prints if it cross-fits',
-            'current',
-            logging.WARNING,
-        )
+def _warn_of_fitted_images(runner: Runner, model: Mapping) -> None:
+    """Warn of a scaling that is tested on images that it was fitted on.
+
+    The data of the fit are those of the config's split of that name.
+    """
+    calibrations = [each['calibration'] for each in (*model['members'], model)]
+    fitted = {calibration['split'] for calibration in calibrations if calibration}
+    tested = runner.test_loop.dataloader.dataset
+    keys = {sample.key for sample in sample_ids(tested)} if fitted else set()
+    for split in fitted:
+        loader = runner.cfg.get(f'{split}_dataloader')
+        count = 0
+        if same_data(loader, runner.cfg.test_dataloader):
+            count = len(keys)
+        elif loader and (dataset := build_if_there(runner.cfg, split)) is not None:
+            count = len(keys & {sample.key for sample in sample_ids(dataset)})
+        if count:
+            whose = 'these' if count == len(keys) else f'{count:,} of these {len(keys):,}'
+            print_log(
+                f'The scaling of the checkpoint was fitted on {whose} images, so the figures are '
+                'better than on others: test on others, or quote what calibrate.py prints if it '
+                'cross-fits',
+                'current',
+                logging.WARNING,
+            )
 
 
 def evaluation(runner: Runner) -> dict:

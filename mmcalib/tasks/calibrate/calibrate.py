@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -37,17 +38,28 @@ from mmcalib.posthoc.model_logits import predictions
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
 from mmcalib.runs.checks import check_run
-from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.config import (
+    limit_samples,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+)
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.kept_batches import KeptBatches
 from mmcalib.tasks.calibrate.apply import applied, layers_for, placement_of, prove
 from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
+from mmcalib.tasks.calibrate.held_out import MOST_LEARNED, shared_with
 from mmcalib.work_dir import check_writable, whole_file
 
 HELD_OUT = (
     'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
     'checkpoint records it'
+)
+
+SAME_DATA = (
+    'Validation and test data are the same: before and after are cross-fitted over folds of the '
+    'images (seed {seed}), and the scaling that is written is fitted on all of them.'
 )
 
 
@@ -101,7 +113,7 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
     def load(path: str) -> Config:
         cfg = load_config(path, args.cfg_options)
         cfg.launcher = args.launcher
-        set_work_dir(cfg, args.work_dir)
+        set_work_dir(cfg, args.work_dir, limit=args.limit)
         return cfg
 
     cfg = load(args.members[0][0])
@@ -110,11 +122,7 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
     if args.cross_fit:
         args.test = False
         if is_first_process(args.launcher):
-            print(
-                'Validation and test data are the same: before and after are cross-fitted over '
-                f'folds of the images (seed {args.seed}), and the scaling that is written is '
-                'fitted on all of them.'
-            )
+            print(SAME_DATA.format(seed=args.seed))
     splits = splits_of(args)
     for split in splits:
         if cfg.get(f'{split}_dataloader') is None:
@@ -137,6 +145,8 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
         as_mean=writes_temperature(args),
     )
     set_loader_defaults(cfg)
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
     return cfg, model, checkpoints
 
 
@@ -196,8 +206,8 @@ def calibrate(
         checkpoints: Of its members.
 
     Returns:
-        What the file says. If the choice fell on no scaling, nothing is written, and this is only
-        ``method``, ``candidates`` and the images.
+        What the file says. If the choice fell on no scaling, nothing is written, and what belongs
+        to a scaling is missing.
 
     Raises:
         ValueError: For data that determine no scaling; for a checkpoint that was calibrated before;
@@ -206,10 +216,14 @@ def calibrate(
     of_mean, beside = writes_temperature(args), Path(args.out).with_suffix('.py')
     content = None if of_mean else content_of(checkpoints[0], args)
     loaders = load_model_and_data(runner, splits_of(args), checkpoints)
+    shared = check_held_out(runner.cfg, loaders, args)
     model, loader = runner.model, loaders[args.split]
     member = model.module if isinstance(model, MeanProbabilityModel) else model
     head, pixels = head_of(member), hasattr(member, 'decode_head')
     ignored = getattr(head, 'ignore_index', None)
+    named = groups_of_images(loader.dataset, args.groups)
+    if args.cross_fit or scaler is None:
+        check_groups(named, args)
     layers, attached = [], None
     if not of_mean:  # before the long part: where can a scaling go?
         batch = next(iter(loader))
@@ -222,17 +236,15 @@ def calibrate(
     images = predictions(model, loader, 'Reading logits', kept=kept, **how)
     images = images if pixels else list(images)
     drawn = draw(images, num_samples=args.samples, seed=args.seed, gather=all_gather_object)
-    group_of = groups_of(loader.dataset, drawn, args.groups)
+    group_of = groups_of(named, drawn, args)
     drawn = replace(drawn, images=group_of[drawn.images])
     groups = int(group_of.max()) + 1
-    fit = fit_scaling(drawn, scaler, pixels=pixels, cross_fit=args.cross_fit, seed=args.seed)
+    cross_fit = args.cross_fit or 'if cheap'
+    fit = fit_scaling(drawn, scaler, pixels=pixels, cross_fit=cross_fit, seed=args.seed)
     fitted, candidates = fit.scaler, fit.candidates
     classes = classes_of(getattr(loader.dataset, 'metainfo', None))
     unlabelled = [classes[k] if k < len(classes) else k for k in drawn.unlabelled or ()]
-    if not fitted:
-        samples = {'samples': drawn.num_images}
-        return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
-    if not of_mean:
+    if fitted and not of_mean:
         placement = placement_of(model, fitted, kept, of_samples=how['of_samples'])
         layers, attached = placement.layers, placement.reason
         how['of_samples'] = not layers
@@ -243,29 +255,31 @@ def calibrate(
         difference = prove(content, config, model, fitted, kept)
 
     threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))  # of several labels, or one
-    fold_of, results = None if fit.fold_of is None else fit.fold_of[group_of], {}
+    results = {}
     for split, data in loaders.items():
         if pixels or split != args.split:
             images = predictions(model, data, f'Before and after, {split}', **how)
         if not pixels:
             images = joined(images)
+        scalers, fold_of = fit.scalers, None
+        if split != args.split and fitted:
+            scalers = [fitted]
+        elif fit.fold_of is not None:
+            fold_of = fit.fold_of[group_of]
         options = dict(num_bins=args.num_bins, threshold=threshold, gather=all_gather_object)
-        results[split] = before_and_after(images, fit.scalers, fold_of, **options)
+        results[split] = before_and_after(images, scalers, fold_of, **options)
     described = data_of(runner.cfg[f'{args.split}_dataloader'].dataset)
     described = {key: described[key] for key in DATASET_KEYS if key in described}
     record = {
-        'method': fitted.method,
-        'options': fitted.get_params(),
-        'parameters': fitted.parameters,
-        **fit.errors,
+        'method': NONE,
         'split': args.split,
         'dataset': {**described, 'samples': drawn.num_images},
+        'shared': shared,
         'groups': groups,
         'num_predictions': drawn.population,
-        'num_fitted': fitted.num_predictions_,
         'seed': args.seed,
         'num_bins': args.num_bins,
-        'folds': len(fit.scalers) if args.cross_fit else 0,
+        'limit': args.limit,
         'candidates': candidates or None,
         'information': fit.information,
         'unlabelled': unlabelled,
@@ -275,6 +289,17 @@ def calibrate(
         'forced': args.forced,
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
+    }
+    if not fitted:
+        runner.call_hook('after_run')
+        return record
+    record |= {
+        'method': fitted.method,
+        'options': fitted.get_params(),
+        'parameters': fitted.parameters,
+        **fit.errors,
+        'num_fitted': fitted.num_predictions_,
+        'folds': len(fit.scalers) if fit.fold_of is not None else 0,
     }
     if of_mean:
         record |= {'temperature': fitted.temperature_, 'model': tested}
@@ -293,19 +318,85 @@ def calibrate(
     return record
 
 
-def groups_of(dataset: object, drawn: DrawnPredictions, pattern: str | None) -> Tensor:
-    """Return the group of each image, of groups that are independent."""
-    named = groups_of_images(dataset, pattern)
+def check_held_out(cfg: Config, loaders: dict[str, Iterable], args: argparse.Namespace) -> dict:
+    """Refuse or warn of images of the fit that are also those of the training, or of the test.
+
+    If the test has all of them, and no others, ``loaders`` loses it.
+
+    Returns:
+        What :func:`~mmcalib.tasks.calibrate.held_out.shared_with` counted.
+
+    Raises:
+        UserError: If more than a tenth are training images, and this is not forced.
+    """
+    datasets = {split: loader.dataset for split, loader in loaders.items()}
+    shared = shared_with(cfg, args.split, datasets)
+    images = shared['images']
+    for other, whose in (('train', 'training'), ('test', 'test')):
+        count = shared.get(other, 0)
+        if not count:
+            continue
+        sentence = f'{count:,} of the {images:,} {args.split} images are {whose} images too'
+        if other == 'train' and count > MOST_LEARNED * images:
+            remedy = f'Set {args.split}_dataloader to images that the training did not see'
+            refuse(f'{sentence}, of which the model is too sure', remedy, args)
+        elif other == 'test' and count == images == shared['test_images']:
+            if loaders.pop('test', None) is not None:
+                print_log(SAME_DATA.format(seed=args.seed), 'current')
+        else:
+            effect = (
+                'those of the test after the calibration are' if other == 'test' else 'they are'
+            )
+            print_log(
+                f'{sentence}: leave them out of the fit, since figures of {effect} too good.',
+                'current',
+                logging.WARNING,
+            )
+    return shared
+
+
+def check_groups(named: Tensor, args: argparse.Namespace) -> None:
+    """Raise a UserError if all images are of one group, which no fold can divide."""
+    if named.max() > 0:
+        return
+    count = len(named)
+    if count == 1:
+        reason, remedy = 'there is one image', 'take more images'
+    elif args.groups:
+        reason = f'--groups {args.groups} finds the same in the paths of all {count:,} images'
+        remedy = 'name what differs between videos, patients or flights'
+    else:
+        reason = f'all {count:,} images are of one group'
+        remedy = 'take images of other groups'
+    what = 'a choice of the method' if args.method == 'auto' else 'a fit on the test images'
+    raise UserError(f'{reason}, and {what} needs two or more independent ones: {remedy}')
+
+
+def groups_of(named: Tensor, drawn: DrawnPredictions, args: argparse.Namespace) -> Tensor:
+    """Return the group of each image, of groups that are independent.
+
+    Args:
+        named: ``(n,)`` int64, by the pattern or the data set.
+        drawn: Predictions of the images.
+        args: Of tools/calibrate.py.
+    """
     group_of = independent_groups(drawn, named)
-    if group_of is not named:
-        count = int(named.max()) + 1
-        print_log(
-            f'Neighbours among the {count:,} {"images" if count == len(named) else "groups"} are '
-            f'alike, as frames of a video are: {FOLDS} runs of them are taken for what is '
-            'independent. If they are of several videos, patients or flights, name these by '
-            '--groups PATTERN.',
-            'current',
+    if group_of is named:
+        return named
+    count = int(named.max()) + 1
+    if args.groups:
+        what = f'groups of --groups {args.groups}'
+        remedy = 'If several are of one video, patient or flight, give a pattern that joins them.'
+    else:
+        what = 'images' if count == len(named) else 'groups'
+        remedy = (
+            'If they are of several videos, patients or flights, name these by --groups PATTERN.'
         )
+    print_log(
+        f'Neighbours among the {count:,} {what} are alike, as frames of a video are: {FOLDS} runs '
+        f'of them are taken for what is independent. {remedy}',
+        'current',
+    )
     return group_of
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError
+from mmcalib.datasets.same_data import sample_ids
 from mmcalib.distributed import place_of
 from mmcalib.samples.from_loader import group_numbers
 
@@ -18,7 +19,8 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
     """Return which group each image is of: frames of one video, scans of one patient.
 
     Images are of one group if the pattern finds the same in their file names; without a pattern,
-    if their ``get_data_info`` has the same ``group``. So are the copies of a ``RepeatDataset``.
+    if their ``get_data_info`` has the same ``group``. So is an image that the data have twice, as
+    those of a ``RepeatDataset`` and of overlapping parts of a ``ConcatDataset``.
 
     Args:
         dataset: The images, in the order of the loader.
@@ -31,14 +33,12 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
     Raises:
         UserError: If the pattern is none, or finds nothing in the name of an image.
     """
-    names = []
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
-        path = info.get('img_path')
-        group = info.get('group', (path, info.get('sample_idx', index)))
+    names: list[Hashable] = []
+    for sample in sample_ids(dataset):
         if pattern is not None:
-            group = _found(pattern, path)
-        names.append(group)
+            names.append(_found(pattern, sample.path))
+        else:
+            names.append(sample.key if sample.group is None else ('group', sample.group))
     return group_numbers(names, len(names))
 
 

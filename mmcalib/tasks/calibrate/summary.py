@@ -35,16 +35,17 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     if calibration.get('candidates'):
         Console().print(candidates_table(calibration))
         print(OF_FEW if len(calibration['candidates']) == 2 else OF_MANY)
-    if calibration['method'] == 'none':
-        print('No scaling improves on none by a standard error. Nothing was written.')
-        return
+    scaled = calibration['method'] != 'none'
     keys = {f'{PREFIX}{name}': name for name in calibration['fitted']['before']}
     table = Table('split', '', *map(metric_heading, keys))
     for split, result in _measured(calibration):
-        for when in ('before', 'after'):
+        for when in ('before', 'after') if scaled else ('before',):
             figures = (number_text(result[when][name], key) for key, name in keys.items())
             table.add_row(split, when, *figures)
     Console().print(table)
+    if not scaled:
+        print(*_data_sentences(calibration), sep='\n')
+        return
     print(*calibration_sentences(calibration), sep='\n')
     beside = f' and {Path(out).with_suffix(".py")}' if calibration.get('attached') else ''
     print(f'Written: {out}{beside}')
@@ -86,10 +87,25 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
             f'Attached behind the model, because {calibration["attached"]}. Test and run it with '
             'the config beside the checkpoint.'
         )
-    sentences += [f'Warning: {reason}.' for reason in calibration['forced']]
+    return [*sentences, *_data_sentences(calibration), *no_gain(calibration)]
+
+
+def _data_sentences(calibration: Mapping) -> list[str]:
+    """Return what speaks against the data of a calibration."""
+    sentences = [f'Warning: {reason}.' for reason in calibration['forced']]
+    if calibration['limit']:
+        sentences.append(
+            f'A SMOKE RUN with --limit {calibration["limit"]}: its figures mean little.'
+        )
+    if calibration['groups'] == 1:
+        sentences.append(
+            'All images are of one group, so nothing tells how the scaling holds on others.'
+        )
     accuracy = calibration['fitted']['before']['accuracy']
-    sentences += data_sentences(calibration['information'], calibration['unlabelled'], accuracy)
-    return sentences + no_gain(calibration)
+    return [
+        *sentences,
+        *data_sentences(calibration['information'], calibration['unlabelled'], accuracy),
+    ]
 
 
 def no_gain(calibration: Mapping) -> list[str]:

@@ -25,6 +25,7 @@ from torch import nn
 import mmcalib
 from mmcalib.datasets import Digits
 from mmcalib.datasets.same_data import same_data
+from mmcalib.record import Record
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe_calibration
 
@@ -207,19 +208,103 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(calibrate, tmp_pat
         "two = dict(classes=('background', 'stroke'), palette=[[0, 0, 0], [255, 255, 255]])\n"
         'train_dataloader = dict(dataset=dict(pipeline=pipeline, metainfo=two))\n'
         'val_dataloader = dict(dataset=dict(indices=4, pipeline=pipeline, metainfo=two))\n'
+        'test_dataloader = dict(dataset=dict(indices=4, pipeline=pipeline, metainfo=two))\n'
     )
     checkpoint = write_checkpoint(tmp_path / 'b.pth', config, 'decode_head.conv_seg', 8)
-    content, output = calibrate(config, checkpoint)
-    count = of(content)['fitted']['changed']
+    content, output = calibrate(config, checkpoint, '--test')
+    count = of(content)['tested']['changed']
     assert f'{count:,} of' in output and 'side of the threshold 0.4' in output
     sides = []
     for file in (checkpoint, 'out.pth'):
-        model, batch = model_and_batch(config, 'val', 4)
+        model, batch = model_and_batch(config, 'test', 4)
         model.load_state_dict(load(file)['state_dict'])
         with torch.no_grad():
             samples = model.val_step(batch)
         sides.append(torch.cat([s.pred_sem_seg.data[s.gt_sem_seg.data < 255] for s in samples]))
     assert count == int((sides[0] != sides[1]).sum()) > 0
+
+
+def joined_config(*parts, train=None):
+    """A config whose validation data are those parts of the digits, one after the other."""
+    parts = [dict(type='Digits', split=s, indices=i, pipeline=PACK) for s, i in parts]
+    dataset = dict(_delete_=True, type='ConcatDataset', datasets=parts)
+    text = f"_base_ = '{DIGITS}'\nval_dataloader = dict(dataset={dataset})\n"
+    text += 'test_dataloader = dict(dataset=dict(indices=60))\n'
+    if train:
+        text += f'train_dataloader = dict(dataset={train})\n'
+    Path('joined.py').write_text(text)
+    return 'joined.py'
+
+
+PACK = [dict(type='PackInputs')]
+
+
+def test_calibrate_training_images_are_refused(digits, calibrate):
+    """Of a network that has learned them, a temperature is too low."""
+    cfg = ['val_dataloader.dataset.split=train']
+    assert '60 of the 60 val images are training images' in calibrate(
+        DIGITS, digits, cfg=cfg, code=2
+    )
+    assert not Path('out.pth').exists()
+    content, output = calibrate(DIGITS, digits, '--force', cfg=cfg, out='forced.pth')
+    assert 'training images' in of(content)['forced'][0] and 'Warning: 60 of the 60' in output
+    some = joined_config(('val', 60), ('train', 30))
+    assert '30 of the 90 val images are training images' in calibrate(some, digits, code=2)
+    content, output = calibrate(joined_config(('val', 60), ('train', 3)), digits)
+    assert '3 of the 63 val images are training images' in output
+    assert of(content)['shared'] == {'images': 63, 'train': 3, 'test': 0, 'test_images': 60}
+
+
+def test_calibrate_validation_that_contains_the_test_is_said(digits, calibrate, run):
+    config = joined_config(('val', 60), ('test', 60))
+    content, output = calibrate(config, digits, '--test')
+    assert '60 of the 120 val images are test images' in output
+    assert of(content)['groups'] == of(content)['dataset']['samples'] == 120
+    said = run('test.py', config, 'out.pth', '--work-dir', 'tested')
+    assert 'was fitted on these images' in said
+    options = ['--work-dir', 'more', '--cfg-options', 'test_dataloader.dataset.indices=100']
+    assert 'was fitted on 60 of these 100 images' in run('test.py', config, 'out.pth', *options)
+    other = joined_config(('val', 60), ('val', 60))
+    content, output = calibrate(other, digits, '--test', out='other.pth')
+    assert of(content)['groups'] == 60 and 'images too' not in output
+    assert 'was fitted on' not in run('test.py', other, 'other.pth', '--work-dir', 'third')
+
+
+def test_calibrate_test_images_under_another_config_are_cross_fitted(digits, calibrate):
+    content, output = calibrate(joined_config(('test', 30), ('test', 60)), digits, '--test')
+    assert 'Validation and test data are the same' in output
+    assert of(content)['tested'] is None and of(content)['folds'] == 5
+    assert of(content)['groups'] == 60
+
+
+def test_calibrate_parts_of_one_split_share_nothing(digits, calibrate):
+    whole = dict(type='Digits', split='train', pipeline=PACK)
+    parts = [
+        dict(type='SeededSplit', part=p, held_out=100, dataset=whole) for p in ('train', 'held_out')
+    ]
+    Path('parts.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        f'train_dataloader = dict(dataset={dict(_delete_=True, **parts[0])})\n'
+        f'val_dataloader = dict(dataset={dict(_delete_=True, **parts[1])})\n'
+    )
+    content, output = calibrate('parts.py', digits)
+    assert of(content)['shared'] == {'images': 100, 'train': 0, 'test': 0, 'test_images': 797}
+    assert 'images too' not in output
+
+
+def test_calibrate_without_the_training_data_says_what_is_not_known(digits, calibrate):
+    missing = dict(_delete_=True, type='mmpretrain.CustomDataset', data_root='gone', pipeline=PACK)
+    content, output = calibrate(joined_config(('val', 60), train=missing), digits)
+    assert 'train data cannot be read' in output and 'train' not in of(content)['shared']
+
+
+def test_calibrate_limit_fits_few_images_and_marks_them(digits, calibrate, run):
+    content, output = calibrate(DIGITS, digits, '--limit', 40, '--test')
+    meta = of(content)
+    assert meta['limit'] == 40 and 'SMOKE RUN with --limit 40' in output
+    assert meta['dataset']['samples'] == meta['tested']['num_predictions'] == 40
+    run('test.py', DIGITS, 'out.pth', '--work-dir', 'tested', '--cfg-options', *FEW[DIGITS])
+    assert Record.read('tested/results.json').limit == 40
 
 
 @TRANSFORMS.register_module(force=True)
@@ -286,7 +371,7 @@ def test_the_method_s_options_are_passed(digits, calibrate):
 def test_what_is_forced_is_marked(options, cfg, reason, digits, calibrate):
     content, output = calibrate(DIGITS, digits, '--force', *options, cfg=cfg)
     meta = of(content)
-    assert meta['forced'] == [reason] and f'Warning: {reason}' in output and meta['folds'] == 0
+    assert meta['forced'] == [reason] and f'Warning: {reason}' in output and meta['folds'] == 5
     assert meta['split'] == ('test' if options else 'val')
     assert meta['tested'] == (meta['fitted'] if options else None)
 
@@ -516,7 +601,7 @@ REFUSED = [
     ([], ['val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
     (['--test'], ['test_evaluator.1.num_bins=0'], 'num_bins must be'),
     ([], ['model.backbone.depth=19'], 'the config cannot be built: '),
-    ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'data of several classes'),
+    ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'two or more independent ones'),
     (['--out', 'file/out.pth'], [], 'file/out.pth cannot be written: Not a directory'),
     (['--out', 'n' * 300 + '.pth'], [], 'cannot be written: File name too long'),
 ]
@@ -611,8 +696,8 @@ def test_auto_chooses(digits, calibrate, run):
     del content['meta']['calibration']
     torch.save(content, 'as_if_new.pth')
     options = ['--out', 'none.pth', '--work-dir', 'work', '--method', 'auto']
-    output = run('calibrate.py', DIGITS, 'as_if_new.pth', *options)
-    assert 'Nothing was written' in output and not Path('none.pth').exists()
+    error = run('calibrate.py', DIGITS, 'as_if_new.pth', *options, '--test', code=1)
+    assert 'none.pth was not written' in error and not Path('none.pth').exists()
 
 
 @DATASETS.register_module(force=True)

@@ -14,6 +14,7 @@ META = dict(
     split='val', dataset=dict(type='Digits', samples=1200), groups=1200, folds=0,
     num_predictions=98765, num_fitted=1000, layers=['head.fc'], difference=1e-7, threshold=None,
     fitted=RESULT, tested=None, forced=[], information=30.0, unlabelled=[],
+    limit=None,
 )  # fmt: skip
 NO_GAIN = (
     'No gain expected: a temperature of 1, which changes nothing, is only {} standard errors away.'
@@ -54,6 +55,8 @@ def changed(**after):
              'in the same order',
              'No label is of classes cat, dog, cow, pig, fox and 2 more'],
         ),
+        (dict(groups=1), ['nothing tells how the scaling holds on others']),
+        (dict(limit=7), ['SMOKE RUN with --limit 7']),
         (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')]),
         (dict(parameters={'temperature': 1.06}), [NO_GAIN.format('1.5')]),
         (dict(parameters={'temperature': 0.9}), []),
