@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -101,7 +102,8 @@ def evaluate(
                     tables.append(by_unit(found, unit, len(label) if rows else 1, num_bins))
                 yield Counts.of(found, num_bins)
 
-    units = summed(images(), num_bins, how.group)
+    with closing(images()) as counts:  # so that an error gives the random states back at once
+        units = summed(counts, num_bins, how.group)
     if several:
         found = map(torch.cat, zip(*several, strict=True))
         return measure(*found, metrics, **options, **counting)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -24,7 +23,8 @@ from mmcalib.posthoc.fit_scaling import data_sentences, fit_scaling
 from mmcalib.posthoc.fold_into_layer import OriginalLogits, place, prove
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.model_copy import copy_model
+from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
 from mmcalib.posthoc.scaler import LogitScaler, group_sums
 from mmcalib.samples.from_loader import (
     Logits,
@@ -105,6 +105,8 @@ class Calibrated:
             name += f' ± {self.standard_error:.2g}' if self.standard_error else ''
         yield f'Scaling by {name}, fitted on {of};'
         yield f'before and after are cross-fitted; {self.changed:,} predicted classes change.'
+        if isinstance(self.scaler, ScalerPerLabel) and self.scaler.shared_labels:
+            yield shared_sentence(self.scaler.shared_labels)
         where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
         if self.attached:
             where = f'Attached behind the model, because {self.attached}'
@@ -124,6 +126,7 @@ def calibrate(
     groups: Sequence[Hashable] | None = None,
     ignore_index: int | None = None,
     device: str | torch.device | None = None,
+    copy: bool = True,
 ) -> Calibrated:
     r"""Return a calibrated copy of any torch model, and what its probabilities gained.
 
@@ -153,20 +156,29 @@ def calibrate(
             of one group, such as slices of a volume or frames of a video, are not independent.
         ignore_index: The label of what to leave out.
         device: Where to run; by default where the model is.
+        copy: Whether to leave the given model as it is. False changes its weights, or puts it into
+            a :class:`~mmcalib.posthoc.attached.CalibratedOutput`, once all has been proven.
 
     Raises:
         TypeError: If the model is no ``nn.Module``.
-        ValueError: For a model that is calibrated already, or returns no single tensor of logits;
+        ValueError: For a model that is calibrated already, cannot be copied, or returns no single
+            tensor of logits;
             for batches without labels, labels of one class only or out of range, probabilities or
             NaN in place of logits; for a method that is unknown or not for such a head.
     """
-    copied = copy_of(model)
-    copied = copied if device is None else copied.to(device)
+    model = uncalibrated(model)
     scaler = method if isinstance(method, LogitScaler) else None
     if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
         scaler = SCALERS[method]()
-    with full_precision():
-        return _calibrated(copied, loader, scaler, groups, logits, ignore_index)
+    # Fits need gradients, and a model that is copied in inference mode could not be trained.
+    with full_precision(), torch.inference_mode(False), torch.enable_grad():
+        if copy:
+            model = copy_model(model).eval()
+        if device is not None:
+            model = model.to(device)
+        calibrated = _calibrated(model, loader, scaler, groups, logits, ignore_index)
+    calibrated.model.eval()
+    return calibrated
 
 
 def _calibrated(
@@ -214,9 +226,6 @@ def _calibrated(
             return list(predict(batch)[0])
 
     placement = place(model, found.scaler, kept, run, sigmoids=several)
-    for name, tensor in placement.tensors.items():
-        parameter = model.get_parameter(name)
-        parameter.data = tensor.to(parameter)
     found.folded_into, found.attached = placement.layers, placement.reason
     found.difference = placement.difference
     if found.attached:
@@ -225,6 +234,9 @@ def _calibrated(
         # The output is logits already, where a function has named them.
         run_attached = partial(run, found.model, logits=None)
         found.difference = prove(original, run_attached, found.scaler)
+    for name, tensor in placement.tensors.items():
+        parameter = model.get_parameter(name)
+        parameter.data = tensor.to(parameter)
     model.calibrated_by = found.scaler.method
     return found
 
@@ -255,16 +267,20 @@ def images_of(
             yield rows if several else rows.only(valid)
 
 
-def copy_of(model: nn.Module) -> nn.Module:
-    """Return a copy of a model that can be calibrated, in evaluation mode."""
+def uncalibrated(model: nn.Module) -> nn.Module:
+    """Return a model that can be calibrated; of a compiled one, what was compiled.
+
+    Raises:
+        TypeError: If it is no model.
+        ValueError: If it is calibrated already.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f'model must be a torch.nn.Module, got {type(model).__name__}')
     earlier = getattr(model, 'calibrated_by', None)
     if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
         earlier = f' (by {earlier})' * bool(earlier)
         raise UserError(f'the model is calibrated already{earlier}: give the original')
-    model = getattr(model, '_orig_mod', model)  # of what was compiled, whose layers do not run
-    return deepcopy(model).eval()
+    return getattr(model, '_orig_mod', model)  # whose layers run
 
 
 def grouped(

@@ -129,15 +129,19 @@ class LogitScaler(BaseEstimator):
                 undetermined.
         """
         logits, labels = mark_masked(logits, labels)
-        values = tensor_of('logits', logits)
-        self.check_head(values)
-        rows = rows_of(values, labels, groups, ignore_index)
-        if 'shift' in self.learned and not self.by_class and not (rows.y != rows.y[0]).any():
-            what = f'all labels have class {rows.y[0]}: a shift would learn to predict nothing else'
-            raise UserError(f'{what}. Use a temperature, or data with more classes')
-        warn_of_probabilities(rows.z)
-        self._take(self._fit(rows))
-        self.num_predictions_, self.num_logits_ = rows.z.shape
+        # Where a caller has turned gradients off, those of the likelihood are still needed.
+        with torch.inference_mode(False), torch.enable_grad():
+            values = tensor_of('logits', logits)
+            self.check_head(values)
+            rows = rows_of(values, labels, groups, ignore_index)
+            if 'shift' in self.learned and not self.by_class and not (rows.y != rows.y[0]).any():
+                raise UserError(
+                    f'all labels have class {rows.y[0]}: a shift would learn to predict nothing '
+                    'else. Use a temperature, or data with more classes'
+                )
+            warn_of_probabilities(rows.z)
+            self._take(self._fit(rows))
+            self.num_predictions_, self.num_logits_ = rows.z.shape
         return self
 
     def _take(self, learned: Mapping[str, Any]) -> LogitScaler:
@@ -345,6 +349,10 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = without_class_axis(logits, labels.long().to(logits.device))
     z, y = labelled_rows('logits', logits, labels, ignore_index)
+    if z.is_inference():
+        z = z.clone()  # autograd does not take tensors of inference mode
+    if y.is_inference():
+        y = y.clone()
     # The pixels of a map are no independent predictions.
     groups = np.arange(len(labels)) if groups is None else groups
     groups = groups.cpu() if torch.is_tensor(groups) else groups

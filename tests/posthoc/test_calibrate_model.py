@@ -1,8 +1,10 @@
 """Calibrating any torch model in one call, without OpenMMLab."""
 
 import copy
+import functools
 import random
 import re
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
@@ -24,9 +27,9 @@ class Net(nn.Module):
 
     def __init__(self, shape=(), num_logits=4, *, cosine=False, key=None):
         super().__init__()
-        kind = [nn.Linear, None, nn.Conv2d, nn.Conv3d][len(shape)]
+        kind = [nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d][len(shape)]
         self.body = kind(5, 8, *[1] * bool(shape))
-        self.norm = [nn.BatchNorm1d, None, nn.BatchNorm2d, nn.BatchNorm3d][len(shape)](8)
+        self.norm = [nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d][len(shape)](8)
         self.fc = kind(8, num_logits, *[1] * bool(shape))
         self.cosine, self.key = cosine, key
         self.fc.weight.data *= 8
@@ -475,3 +478,282 @@ def test_calibrate_a_loader_that_fills_one_buffer_reads_each_batch():
     found = mmcalib.calibrate(net, Loader())
     expected = mmcalib.calibrate(net, loader_of(inputs, labels))
     assert found.after == expected.after and found.folded_into == ['fc']
+
+
+GRAD_MODES = {'no_grad': torch.no_grad, 'inference_mode': torch.inference_mode}
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('mode', GRAD_MODES)
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'ets', 'class-temperatures', 'auto'])
+def test_calibrate_without_gradients_equals_that_with_them(method, mode):
+    net, inputs, labels = data(n=240)
+    expected = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    with GRAD_MODES[mode]():
+        found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    assert found.after == pytest.approx(expected.after)
+    found.model(inputs).sum().backward()  # so it can still be trained
+    assert next(found.model.parameters()).grad is not None
+
+
+def test_scaler_fitted_to_inference_tensors_learns_the_same():
+    net, inputs, labels = data(n=240)
+    with torch.inference_mode():
+        logits = net(inputs)
+        inside = SCALERS['vector']().fit(logits, labels.clone())
+    after = SCALERS['vector']().fit(logits, labels)
+    expected = SCALERS['vector']().fit(net(inputs).detach(), labels)
+    for scaler in (inside, after):
+        torch.testing.assert_close(scaler.tensors, expected.tensors)
+
+
+def old_weight_norm(net, inputs):
+    nn.utils.weight_norm(net.fc)
+
+
+def pruned(net, inputs):
+    prune.random_unstructured(net.fc, 'weight', amount=0.2)
+
+
+def with_features(net, inputs):
+    net.features, net.more = net.body(inputs), {'all': [net.fc(net.body(inputs))]}
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('change', [old_weight_norm, pruned, with_features])
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_calibrate_tensors_that_deepcopy_refuses_model_equals_the_scaled_one(method, change):
+    net, inputs, labels = data()
+    change(net, inputs)
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    assert_equals_the_scaled_model(found, net, inputs)
+    assert found.folded_into == (['fc'] if change == with_features else [])
+    assert change == with_features or 'weight_norm' in found.attached
+
+
+def loader_that_is_not_read():
+    pytest.fail('the loader was read')
+    yield
+
+
+def test_calibrate_what_cannot_be_copied_is_said_before_the_pass():
+    net, inputs, labels = data()
+    net.body.lock = threading.Lock()
+    with pytest.raises(ValueError, match=r'body\.lock.*copy=False'):
+        mmcalib.calibrate(net, loader_that_is_not_read())
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), copy=False)
+    assert found.model is net and found.folded_into == ['fc']
+
+
+def with_hook_on_model(net):
+    net.fc.register_forward_hook(lambda module, given, output: output / net.fc.weight.norm())
+
+
+def with_forward_of_layer(net):
+    net.forward = lambda x: net.fc(net.norm(net.body(x)).relu())
+
+
+def with_wrapped_forward(net):
+    forward = net.forward
+
+    @functools.wraps(forward)
+    def wrapped(*args, **kwargs):
+        return forward(*args, **kwargs)
+
+    net.forward = wrapped
+
+
+def with_helper(net):
+    def last(x):
+        return net.fc(x)
+
+    net.fc.register_forward_pre_hook(lambda module, given: last and None)
+
+
+def with_default(net):
+    net.register_forward_pre_hook(lambda module, given, layers=(net.body, 3): None)
+
+
+def with_buffer(net):
+    mean = net.norm.running_mean
+    net.register_forward_pre_hook(lambda module, given: mean is None or None)
+
+
+ENTANGLED = (with_hook_on_model, with_forward_of_layer, with_wrapped_forward, with_helper)
+ENTANGLED += (with_default, with_buffer)
+
+
+@pytest.mark.parametrize('change', ENTANGLED)
+def test_calibrate_code_that_refers_to_the_given_model_is_refused_before_the_pass(change):
+    net, inputs, labels = data()
+    change(net)
+    with pytest.raises(ValueError, match=r'given model.*copy=False'):
+        mmcalib.calibrate(net, loader_that_is_not_read())
+    before = copy.deepcopy(dict(net.named_parameters()))
+    with torch.no_grad():
+        logits = net.eval()(inputs)
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), copy=False)
+    with torch.no_grad():
+        actual = found.model(inputs).softmax(1)
+    expected = found.scaler.predict_proba(logits)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    kept = [key for key, value in net.named_parameters() if torch.equal(value, before[key])]
+    folded = found.folded_into == ['fc']
+    assert len(kept) == len(before) - (2 if folded else 0)
+
+
+GLOBAL_NET = data()[0]
+
+
+def test_calibrate_a_hook_that_refers_to_a_global_model_is_refused():
+    GLOBAL_NET.register_forward_hook(lambda *_: setattr(GLOBAL_NET, 'seen', True))
+    with pytest.raises(ValueError, match=r'given model.*copy=False'):
+        mmcalib.calibrate(GLOBAL_NET, loader_that_is_not_read())
+
+
+NAMED_NET = data()[0]
+
+
+def test_calibrate_an_attribute_named_as_the_global_model_is_not_that_one():
+    NAMED_NET.NAMED_NET = nn.Identity()
+    NAMED_NET.register_forward_hook(lambda module, given, output: module.NAMED_NET(output))
+    _, inputs, labels = data()
+    found = mmcalib.calibrate(NAMED_NET, loader_of(inputs, labels))
+    assert_equals_the_scaled_model(found, NAMED_NET, inputs)
+
+
+@pytest.mark.parametrize('method', ['temperature', 'ets'])
+def test_calibrate_hooks_that_do_not_refer_to_the_model_are_copied(method):
+    net, inputs, labels = data()
+    seen = []
+    other = nn.Linear(4, 4)
+    net.fc.register_forward_hook(lambda module, given, output: seen.append(type(module)))
+    net.fc.register_forward_hook(lambda module, given, output: other(output) * 0 + output)
+    net.forward = functools.partial(type(net).forward, net)
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    assert_equals_the_scaled_model(found, net, inputs)
+
+
+def test_calibrate_in_place_an_error_leaves_the_model_as_it_was():
+    net, inputs, labels = data()
+    net.train()
+    before = copy.deepcopy(net.state_dict())
+    with pytest.raises(ValueError, match='all labels are 2'):
+        mmcalib.calibrate(net, loader_of(inputs, labels * 0 + 2), copy=False)
+    assert net.training
+    torch.testing.assert_close(dict(net.state_dict()), dict(before))
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method='ets', copy=False)
+    assert found.model.model is net and not net.training
+    with pytest.raises(ValueError, match='calibrated already'):
+        mmcalib.calibrate(net, loader_of(inputs, labels), copy=False)
+
+
+def test_calibrate_an_error_that_is_caught_gives_the_random_states_back_at_once():
+    net, inputs, labels = data()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    expected = [torch.rand(1).item(), np.random.rand(), random.random()]
+    broken = TensorDataset(inputs, labels * 0 + 9)
+    broken_loader = DataLoader(broken, batch_size=16, shuffle=True)
+    loader = loader_of(inputs, labels, shuffle=True)
+    one_class = loader_of(inputs, labels * 0, shuffle=True)
+    calls = (
+        lambda: mmcalib.calibrate(net, loader, method='platt'),
+        lambda: mmcalib.calibrate(net, broken_loader),
+        lambda: mmcalib.calibrate(net, one_class),
+        lambda: mmcalib.evaluate(net, loader, ['ECE'], protocol='image'),
+        lambda: mmcalib.evaluate(net, broken_loader, ['ECE']),
+    )
+    errors = []
+    for call in calls:
+        for seed_before in (True, False):
+            modes = net.train().training
+            if seed_before:
+                torch.manual_seed(5)
+                np.random.seed(5)
+                random.seed(5)
+            with pytest.raises(ValueError) as error:
+                call()
+            errors.append(error)  # whose traceback is alive
+            assert net.training == modes
+            if not seed_before:
+                torch.manual_seed(5)
+                np.random.seed(5)
+                random.seed(5)
+                del error
+                errors.clear()  # which may not undo it
+            assert [torch.rand(1).item(), np.random.rand(), random.random()] == expected
+
+
+def test_calibrate_a_folded_matrix_is_saved_by_safetensors(tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    for shape in SHAPES.values():
+        net, inputs, labels = data(shape, n=120)
+        found = mmcalib.calibrate(net, loader_of(inputs, labels), method='matrix')
+        assert found.folded_into == ['fc']
+        assert all(value.is_contiguous() for value in found.model.state_dict().values())
+        safetensors.save_file(found.model.state_dict(), tmp_path / 'model.safetensors')
+
+
+class Upsampled(nn.Module):
+    """A network whose last layer is a transposed convolution, as of MONAI's UNet."""
+
+    def __init__(self, shape, *, groups=1, bias=True):
+        super().__init__()
+        self.net = Net(shape, 8)
+        kind = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}[len(shape)]
+        self.last = kind(8, 4, 3, stride=2, output_padding=1, padding=1, groups=groups, bias=bias)
+
+    def forward(self, x):
+        return self.last(self.net(x))
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix'])
+@pytest.mark.parametrize('shape', [(6,), (6, 7), (3, 4, 5)])
+@pytest.mark.parametrize('options', [{}, {'groups': 4}, {'bias': False}])
+def test_calibrate_a_transposed_convolution_takes_the_scaling(options, shape, method):
+    _, inputs, _ = data(shape, n=40)
+    net = Upsampled(shape, **options).eval()
+    with torch.no_grad():
+        probs = (net(inputs) / 3).softmax(1).movedim(1, -1)
+    labels = torch.distributions.Categorical(probs=probs).sample()
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    assert_equals_the_scaled_model(found, net, inputs)
+    assert found.folded_into == (['last'] if method == 'temperature' or not options else [])
+
+
+def sparse_labels(counts):
+    """Six labels that are there in some of 150 images, and as many that are frequent."""
+    net, inputs, labels = data(n=150, num_logits=12, sigmoids=True)
+    for number, count in enumerate(counts):
+        labels[:, number] = 0
+        labels[torch.arange(count) * 7, number] = 1
+    return net, inputs, labels
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'platt', 'isotonic'])
+def test_calibrate_a_rare_label_takes_what_all_share(method):
+    net, inputs, labels = sparse_labels([0, 1, 150 // 7])
+    labels[:, 3] = 1
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    with torch.no_grad():
+        logits, actual = net(inputs), found.model(inputs).sigmoid()
+    images = torch.arange(150).repeat_interleave(12)
+    shared = SCALERS[method]().fit(logits.reshape(-1, 1), labels.flatten(), images)
+    for number in range(12):
+        scaler = shared
+        if number not in (0, 1, 3):
+            scaler = SCALERS[method]().fit(logits[:, number, None], labels[:, number])
+        expected = scaler.predict_proba(logits[:, number, None])[:, 1]
+        torch.testing.assert_close(actual[:, number], expected, rtol=1e-3, atol=1e-4)
+    assert re.search(r'[Ll]abels 0, 1, 3\b.* all labels', str(found))
+    assert found.after['NLL'] < found.before['NLL']
+
+
+def test_calibrate_labels_that_are_all_constant_raises():
+    net, inputs, labels = data(n=60, num_logits=3, sigmoids=True)
+    with pytest.raises(ValueError, match='all labels are 0'):
+        mmcalib.calibrate(net, loader_of(inputs, labels * 0))

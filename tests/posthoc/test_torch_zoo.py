@@ -71,8 +71,8 @@ def transformers(name):
 
 def monai(name):
     library = import_module('monai.networks.nets')
-    if name == 'UNet':
-        options = dict(channels=(4, 8), strides=(2,), num_res_units=2)
+    if 'UNet' in name:
+        options = dict(channels=(4, 8), strides=(2,), num_res_units=2 if 'units' in name else 0)
         model = library.UNet(3, in_channels=3, out_channels=CLASSES, **options)
     else:
         model = library.SegResNet(3, init_filters=8, in_channels=3, out_channels=CLASSES)
@@ -84,7 +84,9 @@ LIBRARIES = {
     **{f'torchvision {name}': (torchvision, name, layers) for name, layers in TORCHVISION.items()},
     'transformers SegFormer': (transformers, 'SegFormer', ['decode_head.classifier']),
     'transformers ViT': (transformers, 'ViT', ['classifier']),
-    'monai UNet': (monai, 'UNet', []),  # whose last unit adds its inputs to its outputs
+    'monai UNet': (monai, 'UNet', ['model.2.conv']),
+    # Its last unit adds its inputs to its outputs.
+    'monai UNet of residual units': (monai, 'UNet of residual units', []),
     'monai SegResNet': (monai, 'SegResNet', ['conv_final.2.conv']),
 }
 
