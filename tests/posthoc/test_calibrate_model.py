@@ -310,7 +310,7 @@ REFUSED = {
     'an unknown method': (dict(method='temprature'), 'did you mean temperature'),
     'a method for two classes': (dict(method='platt'), 'takes logits of two classes'),
     'few groups': (dict(groups=range(3)), 'group of each of 60 images, got 3'),
-    'one group': (dict(groups=[0] * 60), 'cannot be divided'),
+    'one group': (dict(groups=[0] * 60), 'are of one group'),
     'auto of several labels': (dict(method='auto', sigmoids=True), 'name a method'),
     'one-hot labels': (dict(labels=lambda y: nn.functional.one_hot(y, 4)), r'labels\.argmax\(1\)'),
 }  # fmt: skip

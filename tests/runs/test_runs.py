@@ -74,7 +74,7 @@ def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
         "custom_hooks = [dict(type='EMAHook', momentum=0.05)]\n"
         'train_cfg = dict(max_epochs=2, val_interval=1)\n'
         'train_dataloader = dict(batch_size=8, dataset=dict(indices=32))\n'
-        'val_dataloader = dict(dataset=dict(indices=8))\n'
+        'val_dataloader = dict(dataset=dict(indices=60))\n'
         'test_dataloader = dict(dataset=dict(indices=20))\n'
     )
     call_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
