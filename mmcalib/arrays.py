@@ -166,8 +166,16 @@ def label_shape(scores: Tensor) -> torch.Size:
     return scores.shape[:1] + scores.shape[2:]
 
 
+def axes_look_alike(scores: Tensor) -> bool:
+    """Return whether the class axis of ``(N, K, *)`` has the size of all others, as in (N, K, K).
+
+    Then no shape tells an axis of classes at the end from one in second place.
+    """
+    return scores.ndim > 2 and scores.shape[1] > 1 and len(set(scores.shape[1:])) == 1
+
+
 def without_class_axis(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return labels ``(N, *)`` for scores ``(N, K, *)``; an axis of size 1 in place of K is dropped.
+    """Return labels ``(N, *)`` for scores ``(N, K, *)``, of which an axis of size 1 is dropped.
 
     So labels of one column ``(N, 1)``, and masks ``(N, 1, H, W)``, are read.
     """

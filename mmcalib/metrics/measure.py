@@ -15,6 +15,7 @@ from mmcalib.arrays import (
     MASKED,
     A,
     Array,
+    axes_look_alike,
     floats_of,
     integers_of,
     labelled_rows,
@@ -318,7 +319,13 @@ def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor
         check_range(rows, 'probs')
         rows = torch.cat([1 - rows, rows], dim=1)
     else:
-        check_probabilities(rows.T, 'probs')
+        try:
+            check_probabilities(rows.T, 'probs')
+        except ValueError as error:
+            if not axes_look_alike(probs):
+                raise
+            remedy = 'or, if the last axis has the classes, probs.movedim(-1, 1)'
+            raise ValueError(f'{error}, {remedy}') from None
     return rows.clamp(max=1), classes, smallest_probability(probs.dtype)
 
 

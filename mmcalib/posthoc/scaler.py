@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from mmcalib import __version__
 from mmcalib.arrays import (
+    axes_look_alike,
     labelled_rows,
     mark_masked,
     tensor_of,
@@ -348,6 +349,12 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = without_class_axis(logits, labels.long().to(logits.device))
+    if axes_look_alike(logits):  # A swap of them would be a wrong number without a word.
+        raise UserError(
+            f'nobody knows which axis of logits {tuple(logits.shape)} has the classes: give '
+            'logits[..., None] and labels[..., None] if it is the second one, or '
+            'logits.movedim(-1, 1)[..., None] if it is the last'
+        )
     z, y = labelled_rows('logits', logits, labels, ignore_index)
     if z.is_inference():
         z = z.clone()  # autograd does not take tensors of inference mode

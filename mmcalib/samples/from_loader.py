@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mmcalib.arrays import (
     MASKED,
+    axes_look_alike,
     label_shape,
     mark_masked,
     misfit_remedy,
@@ -122,6 +123,8 @@ def read_loader(
             and for outputs of sigmoids.
     """
     size, one_hot, shares, sigmoid, axes = 0, True, True, False, set()
+    tokens = _Tokens(options.get('ignore_index'))
+    axes_are_known = options.get('logits') is not None
     # A loader draws its order at random, and its transforms may.
     with ExitStack() as contexts:
         contexts.enter_context(unchanged_randomness())
@@ -132,6 +135,10 @@ def read_loader(
             logits, labels = read(batch)
             if not len(logits):
                 continue
+            tokens.check(batch, logits, labels)
+            if logits.ndim > 2 and not axes_are_known:
+                _check_class_axis(logits)
+                axes_are_known = True
             if kept is not None:
                 kept.add(batch, [logits])
             size += len(logits)
@@ -143,6 +150,7 @@ def read_loader(
             sigmoid = several or logits.shape[1] == 1
             shares = shares and bool(logits.numel() and logits.min() >= 0 and logits.max() <= 1)
             yield logits, labels
+    tokens.check_all()
     if not size:
         raise UserError('the loader has no batches: a generator can be read only once')
     if one_hot:
@@ -246,6 +254,71 @@ def _parts(batch: Any) -> tuple[Any, Any]:
         f'a batch must be (inputs, labels), or a dict with {", ".join(LABELS[:-1])} or '
         f'{LABELS[-1]}; got {found}: {remedy}'
     )
+
+
+class _Tokens:
+    """A check that token labels are not the tokens that the model reads.
+
+    It prevents a wrong number: a causal model's logits are of the next token, so unshifted labels
+    measure how well it repeats its input.
+
+    Args:
+        ignore_index: The label of what does not count.
+    """
+
+    def __init__(self, ignore_index: int | None) -> None:
+        self.ignore_index = ignore_index
+        self.num_copies = 0
+        self.differ = False
+
+    def check(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+        """Raise a UserError once enough labels are read, all of which are the tokens read."""
+        ids = _token_ids(batch)
+        if self.differ or ids is None or ids.shape != labels.shape or logits.ndim != 3:
+            return
+        valid = torch.ones_like(labels, dtype=torch.bool)
+        if self.ignore_index is not None:
+            valid = labels != self.ignore_index
+        self.differ = bool((ids.to(labels) != labels)[valid].any())
+        self.num_copies += int(valid.sum())
+        if self.num_copies >= FEW:
+            self.check_all()
+
+    def check_all(self) -> None:
+        """Raise a UserError if all labels so far are the tokens that the model reads."""
+        if self.num_copies and not self.differ:
+            raise UserError(
+                'the labels equal input_ids, the tokens that the model reads, but the logits of a '
+                'causal model are of the next token. Shift both: give labels[:, 1:], as in '
+                "[(batch, batch['labels'][:, 1:]) for batch in loader], and "
+                'logits=lambda output: output.logits[:, :-1].movedim(-1, 1)'
+            )
+
+
+def _token_ids(batch: Any) -> Tensor | None:
+    """Return the token ids ``(N, L)`` that a batch gives to a model, None if it has none."""
+    inputs, _ = _parts(batch)
+    if isinstance(inputs, Mapping):
+        inputs = inputs.get('input_ids')
+    elif isinstance(inputs, (tuple, list)) and inputs:
+        inputs = inputs[0]
+    if not torch.is_tensor(inputs) or inputs.is_floating_point() or inputs.ndim != 2:
+        return None
+    return inputs
+
+
+def _check_class_axis(logits: Tensor) -> None:
+    """Raise a UserError for maps of which no shape tells where the classes are.
+
+    It prevents a wrong number: logits (N, L, K) with L = K would be read with swapped axes.
+    """
+    if axes_look_alike(logits):
+        raise UserError(
+            f'nobody knows which axis of logits {tuple(logits.shape)} has the classes: give '
+            'logits=lambda output: output.movedim(-1, 1) if it is the last, or '
+            'logits=lambda output: output if it is the second (with .logits for an output that has '
+            'them)'
+        )
 
 
 def _copied(inputs: Any, device: torch.device | None) -> Any:

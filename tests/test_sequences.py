@@ -1,0 +1,167 @@
+"""Models of sequences: classes are the last axis, and language models predict what follows."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mmcalib
+from mmcalib.metrics import measure
+from mmcalib.posthoc import TemperatureScaler
+
+WORDS = 12
+
+
+class Output(dict):
+    """Output of a model of transformers."""
+
+    logits = property(lambda self: self['logits'])
+
+
+class LanguageModel(nn.Module):
+    """A causal model: its logits (N, L, K) at a place are of the next token."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(WORDS, 8)
+        self.head = nn.Linear(8, WORDS, bias=False)
+        self.head.weight = self.table.weight  # tied, so that a token predicts itself
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        return Output(logits=4 * self.head(self.table(input_ids)))
+
+
+def classes_second(output):
+    return output.logits.movedim(-1, 1)
+
+
+def next_tokens(output):
+    return output.logits[:, :-1].movedim(-1, 1)
+
+
+def token_batches(length=7, prompt=0):
+    """Return batches of token ids, with labels that copy them as transformers' collator does."""
+    generator = torch.Generator().manual_seed(1)
+    batches = []
+    for _ in range(3):
+        ids = torch.randint(WORDS, (5, length), generator=generator)
+        labels = ids.clone()
+        labels[:, length - 2 :] = -100  # padding
+        labels[:, :prompt] = -100
+        mask = torch.ones_like(ids)
+        batches.append({'input_ids': ids, 'attention_mask': mask, 'labels': labels})
+    return batches
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+@pytest.mark.parametrize('prompt', [0, 3])
+def test_labels_that_copy_input_ids_are_refused(function, prompt):
+    with pytest.raises(ValueError, match=r'input_ids.*\[:, 1:\]') as error:
+        function(
+            LanguageModel(), token_batches(prompt=prompt), logits=classes_second, ignore_index=-100
+        )
+    assert '\n' not in str(error.value)
+    pairs = [(batch['input_ids'], batch['labels']) for batch in token_batches(prompt=prompt)]
+    with pytest.raises(ValueError, match=r'\[:, 1:\]'):
+        function(LanguageModel(), pairs, logits=classes_second, ignore_index=-100)
+
+
+def test_few_labels_that_copy_input_ids_are_refused_at_the_end():
+    batches = [{name: value[:1, 2:] for name, value in b.items()} for b in token_batches()[:2]]
+    with pytest.raises(ValueError, match=r'input_ids.*\[:, 1:\]'):
+        mmcalib.evaluate(LanguageModel(), batches, logits=classes_second, ignore_index=-100)
+
+
+def test_labels_that_are_shifted_measure_the_next_tokens():
+    batches = token_batches()
+    shifted = [(batch, batch['labels'][:, 1:]) for batch in batches]
+    options = dict(logits=next_tokens, ignore_index=-100)
+    actual = mmcalib.evaluate(LanguageModel(), shifted, ['NLL', 'accuracy'], **options)
+    ids = torch.cat([batch['input_ids'] for batch in batches])
+    labels = torch.cat([batch['labels'] for batch in batches])
+    logits = LanguageModel()(ids).logits.detach()
+    losses = []
+    right = []
+    for row in range(len(ids)):
+        for place in range(ids.shape[1] - 1):
+            label = int(labels[row, place + 1])
+            if label != -100:
+                losses.append(-float(logits[row, place].log_softmax(0)[label]))
+                right.append(int(logits[row, place].argmax()) == label)
+    assert actual['NLL'] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert actual['accuracy'] == pytest.approx(100 * np.mean(right))
+
+
+def test_labels_of_masked_tokens_are_measured():
+    batches = token_batches()
+    for batch in batches:
+        batch['input_ids'] = torch.where(batch['labels'] % 3 == 0, 0, batch['input_ids'])
+    options = dict(logits=classes_second, ignore_index=-100)
+    assert mmcalib.evaluate(LanguageModel(), batches, 'NLL', **options) > 0
+
+
+def test_classes_on_the_last_axis_are_told_to_move():
+    for labels in (torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 5, 7, dtype=torch.long)):
+        logits = torch.randn(*labels.shape, 4)
+        with pytest.raises(ValueError, match=r'movedim\(-1, 1\)') as error:
+            mmcalib.evaluate(nn.Identity(), [(logits, labels)])
+        assert 'interpolate' not in str(error.value)
+        for function in (measure, TemperatureScaler().fit):
+            values = logits.softmax(-1) if function is measure else logits
+            with pytest.raises(ValueError, match=r'movedim\(-1, 1\)'):
+                function(values, labels)
+
+
+def square_predictions():
+    """Return logits (N, L, K) of L = K that are right, and their labels (N, L)."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(6, (4, 6), generator=generator)
+    noise = torch.randn(4, 6, 6, generator=generator)
+    return 4 * nn.functional.one_hot(labels, 6) + noise, labels
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_axes_of_one_size_are_not_guessed(function):
+    logits, labels = square_predictions()
+    model = nn.Linear(6, 6)
+    with torch.no_grad():
+        model.weight.copy_(torch.eye(6))
+        model.bias.zero_()
+    with pytest.raises(ValueError, match=r'logits=.*movedim\(-1, 1\)'):
+        function(model, [(logits, labels)])
+
+
+def test_axes_of_one_size_are_read_as_they_are_named():
+    logits, labels = square_predictions()
+    right = float((logits.argmax(-1) == labels).float().mean())
+    moved = mmcalib.evaluate(
+        nn.Identity(), [(logits, labels)], 'accuracy', logits=lambda x: x.movedim(-1, 1)
+    )
+    assert moved == pytest.approx(100 * right)
+    second = [(logits.movedim(-1, 1), labels)]
+    named = mmcalib.evaluate(nn.Identity(), second, 'accuracy', logits=lambda x: x)
+    assert named == pytest.approx(100 * right)
+    # A batch of other sizes has shown the axes.
+    longer = (torch.randn(2, 6, 9), torch.zeros(2, 9, dtype=torch.long))
+    assert mmcalib.evaluate(nn.Identity(), [longer, *second], 'accuracy') > 0
+
+
+def test_scaler_axes_of_one_size_are_not_guessed():
+    logits, labels = square_predictions()
+    with pytest.raises(ValueError, match=r'movedim\(-1, 1\)\[\.\.\., None\]'):
+        TemperatureScaler().fit(logits, labels)
+    rows = TemperatureScaler().fit(logits.flatten(0, 1), labels.flatten()).temperature_
+    groups = np.repeat(np.arange(4), 6)
+    rows = TemperatureScaler().fit(logits.flatten(0, 1), labels.flatten(), groups).temperature_
+    maps = TemperatureScaler().fit(logits.movedim(-1, 1)[..., None], labels[..., None])
+    assert maps.temperature_ == pytest.approx(rows)
+
+
+def test_measure_axes_of_one_size_are_told_by_their_sums():
+    logits, labels = square_predictions()
+    with pytest.raises(ValueError, match=r'movedim\(-1, 1\)'):
+        measure(logits.softmax(-1), labels)
+    right = float((logits.argmax(-1) == labels).float().mean())
+    actual = measure(logits.softmax(-1).movedim(-1, 1), labels, 'accuracy')
+    assert actual == pytest.approx(100 * right)
