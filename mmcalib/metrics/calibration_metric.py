@@ -36,7 +36,7 @@ from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_pred
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.samples.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.samples.objects import RIGHT, object_ious, objects_of_logits
-from mmcalib.samples.reading import read_pixels, read_scores
+from mmcalib.samples.reading import IGNORED, as_binary_map, read_pixels, read_scores
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -100,6 +100,10 @@ class CalibrationMetric(ListMetric):
         per_object: Also print how well objects, the connected components of each predicted class
             but the one that the data set calls background, are found, and keep them in
             ``statistics``. For segmentation, of whole images whatever the protocol.
+        several_labels: Whether a classifier predicts each class by a sigmoid of its own, which our
+            tools tell by its head. Then all decisions are measured together, as the pixels of a
+            binary head are: whether each label is there, without those whose ``gt_score`` is
+            negative. `per_class` has the decisions on each label.
         **base: Those of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
             ``calibration`` in the keys, so that one evaluator can have two metrics.
 
@@ -127,6 +131,7 @@ class CalibrationMetric(ListMetric):
         per_class: bool = False,
         per_distance: bool = False,
         per_object: bool = False,
+        several_labels: bool = False,
         **base: Any,
     ) -> None:
         super().__init__(**base)
@@ -144,18 +149,27 @@ class CalibrationMetric(ListMetric):
         self.per_class = per_class
         self.per_distance = per_distance
         self.per_object = per_object
+        self.several_labels = several_labels
         self.statistics: CalibrationStatistics | None = None
         if confidence_interval is not None:
             check_interval('confidence_interval', confidence_interval, self.metrics)
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
         """Return the scores of a classified image, and counts of a segmented one."""
-        if 'seg_logits' not in sample:
+        name, protocol, ignore_index = (
+            self.name(sample),
+            PROTOCOLS[self.protocol],
+            self.ignore_index,
+        )
+        classified = 'seg_logits' not in sample
+        if classified:
             self._refuse_classifier()
-            return read_scores(sample, self.name(sample))
-        name, protocol = self.name(sample), PROTOCOLS[self.protocol]
-        logits, predicted, label = read_pixels(sample, ignore_index=self.ignore_index, name=name)
-        valid = label != self.ignore_index
+            if not self.several_labels:
+                return read_scores(sample, name)
+            sample = as_binary_map(sample, name)
+            ignore_index = IGNORED
+        logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
+        valid = label != ignore_index
         wanted = self.wanted | {'left_out'}
         if protocol.region is not None:
             valid &= protocol.region(label, self.boundary_width)
@@ -163,6 +177,9 @@ class CalibrationMetric(ListMetric):
         options = dict(num_bins=self.num_bins, wanted=wanted, name=name)
         found = of_map(logits, predicted, label, valid, **options)
         strata = self._by_class(found, max(len(logits), 2))
+        if classified and self.per_class:
+            columns = torch.arange(valid.numel(), device=valid.device)[valid.flatten()]
+            strata = {'predicted': (columns.cpu(), valid.numel())}
         if self.per_distance:
             strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
         counts = Counts.of(found, self.num_bins, strata=strata)

@@ -23,6 +23,7 @@ from mmcalib.distributed import join_processes
 from mmcalib.hooks import SameBuffersHook
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.resume_hook import ResumeHook
+from mmcalib.hooks.several_labels_hook import SeveralLabelsHook
 from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config import set_loader_defaults
@@ -55,6 +56,7 @@ def build_runner(cfg: Config) -> Runner:
     runner.register_hook(RunFactsHook(facts_in(cfg, processes=get_world_size())))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())
+    runner.register_hook(SeveralLabelsHook())
     if cfg.launcher != 'none':  # all validate the model that is saved
         runner.register_hook(SameBuffersHook())
     for hook in runner.hooks:  # mmengine removes the last one before it writes the next

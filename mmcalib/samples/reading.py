@@ -26,6 +26,7 @@ Sample = Mapping | BaseDataElement
 LABELS_HINT = "check the dataset's classes, or the metric's ignore_index or ood_index"
 IGNORED = 255  # of a class that an image with several labels is not to be judged by
 BACKGROUND = 'background'  # the name of the class that is no object
+SEVERAL_LABELS = 'for a head that predicts each class by a sigmoid, set several_labels=True'
 
 
 def tensor_of(sample: Sample, key: str) -> Tensor | None:
@@ -80,8 +81,8 @@ def class_label(sample: Sample, name: str, num_classes: int | None = None) -> Te
     label = needed(sample, 'gt_label', name)
     if label.numel() != 1:
         raise UserError(
-            f'{name} needs one gt_label; got {label.tolist()}. Calibration errors are defined for '
-            'single-label classification'
+            f'{name} needs one gt_label, the class of a softmax; got {label.tolist()}: '
+            f'{SEVERAL_LABELS}'
         )
     label = label.long().reshape(1).cpu()
     if num_classes is not None:
@@ -95,7 +96,13 @@ def read_scores(sample: Sample, name: str) -> tuple[np.ndarray, int]:
     Raises:
         ValueError: For NaN, scores that are no probabilities, or labels out of range.
     """
-    label = class_label(sample, name, len(class_probabilities(sample, name)))
+    try:
+        num_classes = len(class_probabilities(sample, name))
+    except ValueError as error:
+        if abs(class_scores(sample, name).double().sum() - 1) <= SUM_TOLERANCE:
+            raise
+        raise UserError(f'{error}; {SEVERAL_LABELS}') from None
+    label = class_label(sample, name, num_classes)
     return class_scores(sample, name).cpu().numpy(), int(label)
 
 
@@ -304,7 +311,7 @@ def _map_confidence(logits: Tensor, predicted: Tensor) -> Tensor:
     return 1 / (logits - logits.amax(dim=0)).exp().sum(dim=0)
 
 
-def as_binary_map(sample: Mapping) -> dict:
+def as_binary_map(sample: Mapping, name: str = 'a prediction') -> dict:
     """Return an mmpretrain sample of several labels as a binary mmseg sample of a pixel per class.
 
     So whatever reads binary segmentations reads it: a probability and a label of each class.
@@ -312,15 +319,20 @@ def as_binary_map(sample: Mapping) -> dict:
     Args:
         sample: With ``pred_score`` ``(K,)``, and ``gt_score`` ``(K,)`` of 0, 1 and -1 for what is
             not to be judged, or ``gt_label`` with the classes that are there.
+        name: What errors call it.
 
     Raises:
-        ValueError: If it lacks one of them.
+        ValueError: If it lacks one of them, its scores are no probabilities, or its labels are out
+            of range.
     """
-    scores = at_least_single(class_scores(sample, 'a prediction'))
+    scores = at_least_single(class_scores(sample, name))
+    check_finite(scores, f'pred_score of {name}')
+    check_range(scores, f'pred_score of {name}')
     label = tensor_of(sample, 'gt_score')
     if label is None:
-        present = needed(sample, 'gt_label', 'a prediction of several labels').cpu().long()
-        label = torch.zeros(len(scores)).index_fill(0, present, 1)
+        present = needed(sample, 'gt_label', name).cpu().long()
+        check_labels(present, len(scores), name=name, hint=LABELS_HINT)
+        label = torch.zeros(len(scores), device='cpu').index_fill(0, present, 1)
     label = torch.where(label < 0, IGNORED, (label > 0.5).long()).to(scores.device)
     predicted = tensor_of(sample, 'pred_label')  # by the head's threshold, or its number of labels
     if predicted is None:

@@ -1,0 +1,143 @@
+"""Heads that predict each class by a sigmoid: their calibration in tools, configs and ranks."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from forked import on_ranks
+from mmengine.evaluator import Evaluator
+
+from mmcalib.metrics import CalibrationMetric, measure
+
+NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy', 'gap']
+CONFIG = """
+_base_ = 'mmcalib::mbls/digits.py'
+model = dict(
+    neck=dict(type='GlobalAveragePooling'),
+    head=dict(
+        _delete_=True,
+        type='MultiLabelLinearClsHead',
+        in_channels=128,
+        num_classes=10,
+        loss=dict(type='CrossEntropyLoss', use_sigmoid=True),
+    ),
+)
+val_evaluator = [dict(type='ECE'), dict(type='MultiLabelMetric', average='macro')]
+test_evaluator = val_evaluator
+default_hooks = dict(checkpoint=dict(save_best='calibration/ECE', rule='less'))
+"""
+
+
+def several(count, num_labels=6, seed=0, score=False):
+    """Return mmpretrain's samples of a head that predicts each label by a sigmoid."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for index in range(count):
+        scores = (2 * torch.randn(num_labels, generator=generator) - 1).sigmoid()
+        present = (torch.rand(num_labels, generator=generator) < scores.sqrt()).long()
+        sample = {
+            'pred_score': scores,
+            'pred_label': (scores >= 0.5).nonzero()[:, 0],
+            'gt_label': present.nonzero()[:, 0],
+            'sample_idx': index,
+        }
+        if score:
+            present[index % num_labels] = -1
+            sample['gt_score'] = present.float()
+        samples.append(sample)
+    return samples
+
+
+def decisions(samples):
+    """Return the probability that each label is there, and whether it is, of those that count."""
+    probs, labels = [], []
+    for sample in samples:
+        for label, prob in enumerate(sample['pred_score'].tolist()):
+            if 'gt_score' in sample:
+                there = int(sample['gt_score'][label])
+            else:
+                there = int(label in sample['gt_label'].tolist())
+            if there >= 0:
+                probs.append(prob)
+                labels.append(there)
+    return torch.tensor(probs), torch.tensor(labels)
+
+
+def evaluate(samples, **options):
+    evaluator = Evaluator([CalibrationMetric(several_labels=True, **options)])
+    evaluator.dataset_meta = {'classes': [f'label {k}' for k in range(6)]}
+    for start in range(0, len(samples), 4):
+        evaluator.process(samples[start : start + 4])
+    return evaluator.evaluate(len(samples)), evaluator.metrics[0].statistics
+
+
+@pytest.mark.parametrize('score', [False, True])
+def test_metric_several_labels_measures_all_decisions(score):
+    samples = several(30, score=score)
+    actual, statistics = evaluate(samples, metrics=NAMES, per_class=True)
+    expected = measure(*decisions(samples), NAMES)
+    for name in NAMES:
+        assert actual[f'calibration/{name}'] == pytest.approx(expected[name], abs=1e-4)
+    assert statistics.classes == [f'label {k}' for k in range(6)]
+    counts = statistics.class_bins[0].sum(dim=1)
+    judged = [6 if 'gt_score' not in s else int((s['gt_score'] >= 0).sum()) for s in samples]
+    assert counts.sum() == sum(judged)
+    first = [s['pred_score'][0] for s in samples if not score or s['gt_score'][0] >= 0]
+    assert counts[0] == len(first)
+    conf = torch.stack(first)
+    conf = torch.where(conf >= 0.5, conf, 1 - conf)
+    assert statistics.class_bins[2, 0].sum() == pytest.approx(conf.sum())
+
+
+def test_metric_several_labels_has_intervals_over_images():
+    samples = several(40)
+    actual, _ = evaluate(samples, metrics=['ECE', 'accuracy'], confidence_interval=0.9)
+    probs, labels = decisions(samples)
+    maps = [probs.view(40, 1, 6), labels.view(40, 6)]
+    expected = measure(*maps, ['ECE', 'accuracy'], interval=0.9)
+    for name, value in expected.items():
+        assert actual[f'calibration/{name}'] == pytest.approx(value, abs=1e-4)
+
+
+def check_rank(rank, samples, expected):
+    evaluator = Evaluator([CalibrationMetric(NAMES, several_labels=True)])
+    shares = [*samples[rank::2], *samples[: rank and len(samples) % 2]]
+    evaluator.process(shares)
+    assert evaluator.evaluate(len(samples)) == pytest.approx(expected)
+
+
+def test_metric_several_labels_two_ranks_equal_one():
+    samples = several(9)
+    expected, _ = evaluate(samples, metrics=NAMES)
+    on_ranks(check_rank, 2, samples, expected)
+
+
+@pytest.mark.parametrize('key', ['pred_score', 'gt_label'])
+def test_metric_of_one_label_names_the_option(key):
+    (sample,) = several(1)
+    sample['gt_label'] = sample['gt_label'][:1] if key == 'pred_score' else torch.tensor([0, 1])
+    with pytest.raises(ValueError, match='several_labels=True'):
+        Evaluator([CalibrationMetric()]).process([sample])
+
+
+def test_metric_several_labels_label_out_of_range_is_named():
+    (sample,) = several(1)
+    sample['gt_label'] = torch.tensor([6])
+    with pytest.raises(ValueError, match=r'sample 0 .*\[0, 6\): 6'):
+        Evaluator([CalibrationMetric(several_labels=True)]).process([sample])
+
+
+def test_tools_several_labels_are_measured(run):
+    Path('own.py').write_text(CONFIG)
+    run('train.py', 'own.py', '--limit', 40, '--no-test', '--cfg-options', 'train_cfg.max_epochs=1')
+    (checkpoint,) = Path().rglob('best*.pth')
+    options = ['--calibration', '--limit', 40, '--out', 'out.pkl', '--work-dir', 'test']
+    run('test.py', 'own.py', checkpoint, *options)
+    metrics = json.loads(Path('test/results.json').read_text())['metrics']
+    samples = pickle.loads(Path('out.pkl').read_bytes())
+    expected = measure(*decisions(samples), ['ECE', 'NLL', 'gap'])
+    for name, value in expected.items():
+        assert metrics[f'calibration/{name}'] == pytest.approx(value, abs=1e-3)
+    assert metrics['calibration/ECE_low'] <= metrics['calibration/ECE_high']
