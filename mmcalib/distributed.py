@@ -13,12 +13,6 @@ from mmengine.dist import get_dist_info, init_dist
 from mmcalib.checks import UserError
 
 PATIENCE = timedelta(days=7)
-RANKS = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
-
-
-def is_first_process(launcher: str) -> bool:
-    """Return whether this process writes; tasks of a cluster without a launcher are runs each."""
-    return os.environ.get(RANKS.get(launcher, ''), '0') == '0'
 
 
 def join_processes(launcher: str) -> None:

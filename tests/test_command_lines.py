@@ -148,6 +148,18 @@ def test_an_error_of_ours_keeps_its_traceback(error):
         raise error('of ours')
 
 
+def test_interruption_that_other_code_made_another_error_of_is_one_line(capsys):
+    """As mmengine's config does, in whose formatting a training spends much of its saving."""
+    with pytest.raises(SystemExit, match='Stopped: go on'):  # noqa: SIM117
+        with ToolParser().ending_with_errors('Stopped: go on.'):
+            try:
+                raise KeyboardInterrupt
+            except BaseException:
+                raise SyntaxError('Failed to format the config file')  # noqa: B904
+    with pytest.raises(SyntaxError), ToolParser().ending_with_errors():
+        raise SyntaxError('of ours')
+
+
 @pytest.mark.parametrize('tool', TOOLS)
 def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
     result = subprocess.run(

@@ -4,8 +4,10 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -250,6 +252,28 @@ def test_two_processes_validate_the_model_that_is_saved(
     (member,) = results(tested)['model']['members']
     assert member['training']['train_dataloader']['batch_size'] == batch_size
     assert member['training']['processes'] == 2
+
+
+def test_interrupted_processes_say_in_one_line_how_to_go_on(tmp_path, free_port):
+    """Ctrl-C goes to all processes of a terminal, and torchrun repeats it."""
+    log = tmp_path / 'log'
+    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
+    with log.open('wb') as out:
+        process = subprocess.Popen(
+            ['bash', ROOT / 'tools/dist_train.sh', 'mmcalib::ce/digits.py', '2'],
+            cwd=tmp_path, stdout=out, stderr=out, start_new_session=True,
+            env=os.environ | dict(PATH=path, PORT=free_port, OMP_NUM_THREADS='1'),
+            # A shell that runs the tests in the background has them ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+    while 'Epoch(train)' not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) != 0
+    said = log.read_text()
+    assert 'Traceback' not in said and 'signal' not in said.rpartition('Epoch(train)')[2]
+    assert said.count('Stopped') == 1 and '--resume' in said.splitlines()[-1]
 
 
 MMPRETRAIN = """

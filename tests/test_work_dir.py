@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.record import Record
+from mmcalib.record import Record, read_json
 from mmcalib.work_dir import whole_file
 
 
@@ -24,7 +24,7 @@ def test_record_is_not_written_through_a_link_that_another_has_put_there(tmp_pat
         (folder / name).symlink_to(victim)
     record(1.0).write(folder / 'results.json')
     assert victim.read_text() == 'precious'
-    assert Record.read(folder / 'results.json').metrics == {'calibration/ECE': 1.0}
+    assert read_json(folder / 'results.json')['metrics'] == {'calibration/ECE': 1.0}
 
 
 def test_whole_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
@@ -33,7 +33,7 @@ def test_whole_file_that_fails_leaves_the_old_one_and_nothing_else(tmp_path):
     with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
         temporary.write_text('half')
         raise KeyboardInterrupt
-    assert [*tmp_path.iterdir()] == [path] and Record.read(path).metrics
+    assert [*tmp_path.iterdir()] == [path] and read_json(path)['metrics']
 
 
 def test_whole_file_has_the_permissions_of_any_file(tmp_path):

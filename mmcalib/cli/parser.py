@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import time
 import warnings
 from argparse import (
     SUPPRESS,
@@ -14,14 +16,17 @@ from argparse import (
     Namespace,
     RawDescriptionHelpFormatter,
 )
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from types import TracebackType
 from typing import NoReturn
 
 from mmcalib.checks import UserError, suggestion
 from mmcalib.cli.files import STACKS
+from mmcalib.cli.processes import is_first_process, launcher_in
 
+PATIENCE = 10  # seconds in which a launcher ends the other processes of one that has refused
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
 
 
@@ -35,8 +40,22 @@ class HelpFormatter(RawDescriptionHelpFormatter):
         return f'{text} (default: %(default)s)' if shown else text
 
 
+def was_interrupted(error: BaseException | None) -> bool:
+    """Return whether an error is an interruption, or one that other code has made of it.
+
+    mmengine's config, for one, turns any exception in its formatting into a SyntaxError.
+    """
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class ToolParser(ArgumentParser):
     """Ends a tool with one line for what its user can mend.
+
+    Of several processes, the first one says it; the others only if it goes on.
 
     Args:
         examples: Arguments of example calls, for the end of the help.
@@ -45,6 +64,8 @@ class ToolParser(ArgumentParser):
 
     def __init__(self, *, examples: Sequence[str] = (), runs: bool = True, **options) -> None:
         self.runs = runs
+        self.launcher = launcher_in(sys.argv)
+        self.is_first = is_first_process(self.launcher)
         options.setdefault('prog', os.path.basename(sys.argv[0]))
         super().__init__(formatter_class=HelpFormatter, **options)
         if examples:
@@ -62,6 +83,7 @@ class ToolParser(ArgumentParser):
     def parse_known_args(self, *args, **kwargs) -> tuple[Namespace, list[str]]:
         """Return the arguments, if what the tool runs is installed."""
         found = super().parse_known_args(*args, **kwargs)
+        sys.excepthook = self._say_stopped  # while a tool imports what takes seconds
         if self.runs and find_spec('mmengine') is None:
             self.refuse(f'mmcalib needs mmengine for this: {STACKS}')
         return found
@@ -71,6 +93,7 @@ class ToolParser(ArgumentParser):
         _, _, arguments = message.partition('unrecognized arguments: ')
         known = [name for name in self._option_string_actions if name.startswith('--')]
         options = [text.split('=')[0] for text in arguments.split() if text.startswith('--')]
+        self._let_the_first_speak()
         super().error(message + ''.join(dict.fromkeys(suggestion(x, known) for x in options)))
 
     @contextmanager
@@ -82,21 +105,56 @@ class ToolParser(ArgumentParser):
         """
         # mmcv without its compiled operators, as the extra [onedl] installs it.
         warnings.filterwarnings('ignore', message='Fail to import')
-        # Without the place in another's source, and its line.
-        warnings.formatwarning = lambda text, *_, **__: f'{self.prog}: warning: {text}\n'
+        warnings.formatwarning = self._warning_formatter()
+        if not self.is_first:
+            warnings.simplefilter('ignore')
         try:
             yield
-        except UserError as error:
-            self.refuse(error.reason)
-        except OSError as error:
-            remedy = ': make room, then run this again' if error.errno in NO_ROOM else ''
-            self.refuse(f'{error}{remedy}')
-        except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
-            if 'closed by peer' not in str(error):
-                raise
-            sys.exit('Stopped: another process of this run has ended.')
-        except KeyboardInterrupt:
-            sys.exit(stopped)
+        except SystemExit:
+            raise
+        except BaseException as error:
+            if was_interrupted(error):
+                self._stop(stopped)
+            if isinstance(error, UserError):
+                self.refuse(error.reason)
+            if isinstance(error, OSError):
+                remedy = ': make room, then run this again' if error.errno in NO_ROOM else ''
+                self.refuse(f'{error}{remedy}')
+            # Of gloo; NCCL waits until the launcher ends this process.
+            if isinstance(error, RuntimeError) and 'closed by peer' in str(error):
+                self._stop('Stopped: another process of this run has ended.')
+            raise
+
+    def _warning_formatter(self) -> Callable[..., str]:
+        """Return a formatter that says each warning once, without its place in another's source."""
+        shown = set()
+
+        def format_warning(text: Warning | str, *_, **__) -> str:
+            line = f'{self.prog}: warning: {text}\n'
+            if line in shown:
+                return ''
+            shown.add(line)
+            return line
+
+        return format_warning
+
+    def _stop(self, message: str) -> NoReturn:
+        """End the tool with a line."""
+        if self.launcher != 'none':  # which repeats the signal that the terminal sends to all
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sys.exit(message if self.is_first else 1)
+
+    def _say_stopped(self, kind: type, error: BaseException, traceback: TracebackType) -> None:
+        """Say in one line that a tool was interrupted; report other errors as Python does."""
+        if not was_interrupted(error):
+            sys.__excepthook__(kind, error, traceback)
+        elif self.is_first:
+            print('Stopped.', file=sys.stderr)
+
+    def _let_the_first_speak(self) -> None:
+        """Wait, before an error, for the launcher to end this process if the first one says it."""
+        if not self.is_first:
+            time.sleep(PATIENCE)
 
     def report(self, message: str) -> None:
         """Print a line on stderr, as errors are."""
@@ -104,4 +162,5 @@ class ToolParser(ArgumentParser):
 
     def refuse(self, message: str) -> NoReturn:
         """End the tool with an error in the config, the data or a file."""
+        self._let_the_first_speak()
         self.exit(2, f'{self.prog}: error: {message}\n')

@@ -24,6 +24,7 @@ from mmcalib.hooks import SameBuffersHook
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.hooks.several_labels_hook import SeveralLabelsHook
+from mmcalib.record import walk
 from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config import set_loader_defaults
@@ -103,6 +104,12 @@ class QuietRunner(Runner):
         with self._naming_misfits():
             return super().test()
 
+    def _init_model_weights(self) -> None:
+        try:
+            super()._init_model_weights()
+        except UserError as error:  # of a file or an address of pretrained weights
+            raise UserError(f'{error.reason}{_remedy_for_weights(self.cfg)}') from error
+
     def _refusal(self, start: str, error: Exception) -> UserError:
         """Return an error in one line, whose traceback goes to the log if there is one yet."""
         where = ''
@@ -137,6 +144,25 @@ class QuietRunner(Runner):
             return True
         quiet = self._starting or not getattr(record, 'screen', True)
         return not quiet and not record.getMessage().startswith(NOISE)
+
+
+def _remedy_for_weights(cfg: Config) -> str:
+    """Return the end of an error about pretrained weights that cannot be had, with their keys."""
+    parts = walk(cfg.get('model'), 'model')
+    keys = {}  # of the weights, and of the file
+    for path, part in parts:
+        if part.get('type') == 'Pretrained':
+            keys[path] = f'{path}.checkpoint'
+        if isinstance(part.get('pretrained'), str):
+            keys[f'{path}.pretrained'] = f'{path}.pretrained'
+    if not keys:
+        return ''
+    without = ' '.join(f'{key}=None' for key in keys)
+    own = ' '.join(f'{key}=FILE' for key in keys.values())
+    return (
+        f'. Name a file of your own by --cfg-options {own}, or start from random weights by '
+        f'--cfg-options {without}'
+    )
 
 
 def log_file(runner: Runner) -> str:

@@ -13,7 +13,8 @@ from mmengine.runner import Runner
 
 from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
-from mmcalib.distributed import is_first_process, leave_processes
+from mmcalib.cli.processes import is_first_process
+from mmcalib.distributed import leave_processes
 from mmcalib.runs.checkpoint import (
     Checkpoint,
     checkpoint_of,

@@ -245,6 +245,42 @@ def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
     assert 'train.py: warning: --cfg-options no_such: ' in said and 'warnings.warn' not in said
 
 
+def test_two_processes_refuse_and_warn_once_and_name_the_weights_that_cannot_be_had(
+    tmp_path, free_port
+):
+    init = "init_cfg=dict(type='Pretrained', checkpoint='http://127.0.0.1:9/resnet.pth')"
+    (tmp_path / 'mine.py').write_text(
+        f"_base_ = 'mmcalib::mbls/digits.py'\nmodel = dict(backbone=dict({init}))\n"
+    )
+    said = call(
+        'dist_train.sh', 'mine.py', 2, '--work-dir', 'run', '--cfg-options', 'no_such=1',
+        cwd=tmp_path, check=False, PORT=free_port,
+    )  # fmt: skip
+    (line,) = [line for line in said.splitlines() if 'error:' in line]
+    assert 'http://127.0.0.1:9/resnet.pth cannot be downloaded' in line
+    assert 'model.backbone.init_cfg=None' in line
+    assert 'model.backbone.init_cfg.checkpoint=FILE' in line
+    warnings = [line for line in said.splitlines() if ' warning: ' in line]
+    assert warnings and len(set(warnings)) == len(warnings)
+    # So are the errors of a command line.
+    said = call('dist_train.sh', 'mine.py', 2, '--lmit', 3, cwd=tmp_path, check=False,
+                PORT=free_port)  # fmt: skip
+    assert said.count('usage: ') == said.count('error: ') == said.count('mean --limit?') == 1
+
+
+@pytest.mark.parametrize('argument', ['init_cfg=', 'pretrained='])
+def test_weights_of_a_file_that_is_not_there_are_named_by_their_key(argument, run):
+    weights = "dict(type='Pretrained', checkpoint='none.pth')"
+    weights = weights if argument == 'init_cfg=' else "'none.pth'"
+    part = f'dict(backbone=dict({argument}{weights}))'
+    if argument == 'pretrained=':
+        part = f'dict({argument}{weights})'
+    Path('own.py').write_text(f"_base_ = 'mmcalib::mbls/digits.py'\nmodel = {part}\n")
+    said = run('train.py', 'own.py', '--limit', 4, code=2)
+    key = 'model.pretrained' if argument == 'pretrained=' else 'model.backbone.init_cfg'
+    assert "there is no checkpoint 'none.pth'" in said and f'{key}=None' in said
+
+
 def test_a_single_logit_tells_two_classes_apart():
     for classes, expected in ((1, 2), (4, 4)):
         known = labels_known_to(segmentor(fcn_head(num_classes=classes, ignore_index=7)))

@@ -24,8 +24,8 @@ from torch import Tensor
 from mmcalib import __version__
 from mmcalib.checks import UserError, check_integer
 from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.processes import is_first_process
 from mmcalib.datasets.same_data import same_data
-from mmcalib.distributed import is_first_process
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
