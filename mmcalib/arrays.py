@@ -147,18 +147,45 @@ def labelled_rows(
             f'{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W); got '
             f'{tuple(values.shape)} and {tuple(labels.shape)}{remedy and f"; {remedy}"}'
         )
-    hint = 'To leave out a label such as 255, set ignore_index'
     if ignore_index is not None:
         check_ignore_index(ignore_index)
-        hint = f'They are not ignore_index={ignore_index}'
     labels = labels.flatten()
     rows = scores.movedim(1, -1).flatten(0, -2)
     valid = valid_labels(labels, ignore_index)
     if not valid.all():
         rows = rows[valid]
         labels = labels[valid]
-    check_labels(labels, max(rows.shape[1], 2), name='labels', hint=hint)
+    check_class_labels(labels, max(rows.shape[1], 2), ignore_index)
     return rows, labels
+
+
+def check_class_labels(labels: Tensor, num_classes: int, ignore_index: int | None) -> None:
+    """Raise a ValueError for labels outside [0, K), with what they are likely to be.
+
+    Args:
+        labels: Integers of any shape, without those that are ignored.
+        num_classes: K.
+        ignore_index: The label of what was left out; None if nothing was.
+    """
+    if not labels.numel():
+        return
+    lowest, highest = torch.stack(labels.aminmax()).tolist()
+    if lowest >= 1 and highest == num_classes:
+        remedy = (
+            f'No label is 0: if the classes are numbered from 1, subtract 1; only if {highest} '
+            f'is to be left out, set ignore_index={highest}'
+        )
+    elif ignore_index is not None:
+        remedy = (
+            f'They are not ignore_index={ignore_index}: give the label that is to be left out, '
+            f'or number the classes from 0 to {num_classes - 1}'
+        )
+    else:
+        remedy = (
+            'To leave out a label such as 255, set ignore_index; otherwise number the classes '
+            f'from 0 to {num_classes - 1}'
+        )
+    check_labels(labels, num_classes, name='labels', hint=remedy)
 
 
 def label_shape(scores: Tensor) -> torch.Size:
@@ -177,17 +204,30 @@ def axes_look_alike(scores: Tensor) -> bool:
 def without_class_axis(scores: Tensor, labels: Tensor) -> Tensor:
     """Return labels ``(N, *)`` for scores ``(N, K, *)``, of which an axis of size 1 is dropped.
 
-    So labels of one column ``(N, 1)``, and masks ``(N, 1, H, W)``, are read.
+    So labels of one column ``(N, 1)``, and masks ``(N, 1, H, W)`` or ``(N, H, W, 1)``, are read.
     """
-    if labels.ndim == scores.ndim > 1 and labels.shape[1] == 1:
-        return labels[:, 0]
+    if labels.ndim == scores.ndim > 1:
+        for axis in (1, labels.ndim - 1):
+            if labels.shape[axis] == 1:
+                return labels.squeeze(axis)
     return labels
+
+
+def is_one_hot(labels: Tensor, axis: int = 1) -> bool:
+    """Return whether labels are 1 at one place along an axis, and 0 at all others."""
+    if not labels.numel() or labels.shape[axis] < 2:
+        return False
+    is_binary = ((labels == 0) | (labels == 1)).all()
+    return bool(is_binary and (labels.sum(dim=axis) == 1).all())
 
 
 def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
     """Return what to do about labels that do not fit scores ``(N, K, *)``, '' if nobody knows."""
     if labels.ndim == scores.ndim > 1 and ((labels == 0) | (labels == 1)).all():
-        if (labels.sum(dim=1) == 1).all():
+        last = labels.ndim - 1
+        if last > 1 and labels.shape[:last] == label_shape(scores) and is_one_hot(labels, last):
+            return f'the labels are one-hot: give labels.argmax({last}), a class of each'
+        if is_one_hot(labels):
             remedy = 'the labels are one-hot: give labels.argmax(1), a class of each'
             if labels.shape[1] != scores.shape[1]:
                 remedy += f', where {labels.shape[1]} classes are meant, not {scores.shape[1]}'

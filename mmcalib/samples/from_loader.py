@@ -8,6 +8,7 @@ MONAI and nnU-Net are read as they are.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -15,12 +16,15 @@ from contextlib import ExitStack, contextmanager
 from operator import length_hint
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmcalib.arrays import (
     MASKED,
     axes_look_alike,
+    check_class_labels,
+    is_one_hot,
     label_shape,
     mark_masked,
     misfit_remedy,
@@ -28,7 +32,7 @@ from mmcalib.arrays import (
     unchanged_randomness,
     without_class_axis,
 )
-from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
+from mmcalib.checks import UserError, at_least_single, check_finite
 from mmcalib.samples.kept_batches import KeptBatches
 
 LABELS = ('labels', 'label', 'mask', 'target')
@@ -64,7 +68,8 @@ def reader(
 
     Raises:
         ValueError: While reading, for batches without labels, labels that are no classes of the
-            logits, and logits that are NaN, infinite or probabilities.
+            logits, and logits that are NaN, infinite or probabilities; for inputs that are texts,
+            arrays or keys that the model fails for.
     """
     if logits is not None and not callable(logits):
         raise TypeError(f'logits must be a function of the output, got {logits!r}')
@@ -80,13 +85,17 @@ def reader(
         drawing = [place] if place is not None and place.type == 'cuda' else []
         with torch.no_grad(), torch.random.fork_rng(drawing):
             torch.manual_seed(0)
-            if isinstance(inputs, Mapping):
-                output = model(**inputs)
-            else:
-                output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+            try:
+                output = _output(model, inputs)
+            except Exception as error:
+                remedy = _inputs_remedy(model, inputs)
+                if remedy is None:
+                    raise
+                raise UserError(f'the model cannot take a batch: {remedy}') from error
             found = logits_of(output, logits).as_subclass(Tensor)
         _, labels = mark_masked((), labels)
-        return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
+        labels = tensor_of('labels', labels).to(found.device)
+        return _checked(found, labels, ignore_index)
 
     try:
         if modules:
@@ -146,7 +155,7 @@ def read_loader(
             if len(axes) > 1:
                 raise UserError('some batches are of maps and some of rows: give a loader of each')
             several = labels.shape == logits.shape
-            one_hot = one_hot and several and bool((labels.sum(dim=1) == 1).all())
+            one_hot = one_hot and several and is_one_hot(labels)
             sigmoid = several or logits.shape[1] == 1
             shares = shares and bool(logits.numel() and logits.min() >= 0 and logits.max() <= 1)
             yield logits, labels
@@ -248,12 +257,44 @@ def _parts(batch: Any) -> tuple[Any, Any]:
     else:
         found, keys = f'one {type(batch).__name__}', []
     remedy = 'add the labels'
+    if isinstance(batch, (Tensor, np.ndarray)):
+        remedy += '; one batch alone goes in a list, as [(inputs, labels)]'
     if len(keys) > 1:
         remedy = f'wrap the loader, as in [(b[{keys[0]!r}], b[{keys[1]!r}]) for b in loader]'
     raise UserError(
         f'a batch must be (inputs, labels), or a dict with {", ".join(LABELS[:-1])} or '
         f'{LABELS[-1]}; got {found}: {remedy}'
     )
+
+
+def _output(model: Callable, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def _inputs_remedy(model: Callable, inputs: Any) -> str | None:
+    """Return what to do about inputs that a model has failed for; None if nobody knows."""
+    values = [inputs]
+    if isinstance(inputs, Mapping):
+        values = [*inputs.values()]
+        forward = model.forward if isinstance(model, nn.Module) else model
+        parameters = inspect.signature(forward).parameters
+        kinds = [parameter.kind for parameter in parameters.values()]
+        lacking = [str(key) for key in inputs if key not in parameters]
+        if lacking and inspect.Parameter.VAR_KEYWORD not in kinds:
+            return (
+                f'its forward takes {", ".join(parameters)}, and not {", ".join(lacking)}: leave '
+                'these keys out of the batches'
+            )
+    elif isinstance(inputs, (tuple, list)):
+        values = [*inputs]
+    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    if any(isinstance(part, str) for part in parts):
+        return 'its inputs are texts: give the tensors of a tokenizer'
+    if any(isinstance(part, np.ndarray) for part in parts):
+        return 'its inputs are numpy arrays: give tensors, as torch.from_numpy(x).float()'
+    return None
 
 
 class _Tokens:
@@ -377,9 +418,7 @@ def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[
         raise UserError(f'labels must be whole numbers, got {labels.flatten()[:5].tolist()}')
     labels = labels.long()
     counted = labels if ignore_index is None else labels[labels != ignore_index]
-    hint = 'To leave out a label such as 255, set ignore_index'
-    num_classes = 2 if several else max(logits.shape[1], 2)
-    check_labels(counted, num_classes, name='labels', hint=hint)
+    check_class_labels(counted, 2 if several else max(logits.shape[1], 2), ignore_index)
     check_finite(logits, 'the output of the model')
     above = not several and logits.shape[1] > 1 and logits.numel() and logits.amin() >= 0
     if above and ((logits.sum(dim=1) - 1).abs() < 1e-3).all():
@@ -395,7 +434,10 @@ def _misfit_remedy(logits: Tensor, labels: Tensor) -> str:
     if not labels.ndim:
         return 'give batches, as of a DataLoader'
     if logits.ndim > 2 and labels.shape == logits.shape[:-1]:
-        return 'give logits=…, with the classes as the second axis, as by movedim(-1, 1)'
+        return (
+            'the classes are the second axis: give '
+            'logits=lambda output: output.logits.movedim(-1, 1)'
+        )
     if remedy := misfit_remedy(logits, labels, 'logits'):
         return remedy
     if labels.ndim == logits.ndim - 1 and labels.ndim > 2:

@@ -1,5 +1,8 @@
 """Logits and labels of any model, from any loader's batches."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler
@@ -252,3 +255,136 @@ def test_groups_loader_in_order_is_read(kind, function):
     step = 2 if kind == 'a part' else 1
     use_groups(function, loader, 60 // step)
     assert data.seen == list(range(0, 60, step))
+
+
+@pytest.mark.parametrize('shape', [(), (4, 5)], ids=['rows', 'maps'])
+def test_evaluate_labels_with_an_axis_of_size_1_or_masked_equal_the_others(shape):
+    torch.manual_seed(0)
+    logits = torch.randn(12, 3, *shape)
+    labels = (logits + torch.randn(logits.shape)).argmax(1)
+    masked = np.ma.array(labels.numpy(), mask=torch.rand(labels.shape).numpy() < 0.3)
+    ignored = torch.from_numpy(masked.filled(255))
+    expected = mmcalib.evaluate(nn.Identity(), [(logits, labels)])
+    for given in (labels[:, None], labels[..., None]):
+        assert mmcalib.evaluate(nn.Identity(), [(logits, given)]) == expected
+    found = mmcalib.evaluate(nn.Identity(), [(logits, masked)], ignore_index=255)
+    assert found == mmcalib.evaluate(nn.Identity(), [(logits, ignored)], ignore_index=255)
+    assert found != expected
+    with pytest.raises(ValueError, match=r'mask.* ignore_index'):
+        mmcalib.evaluate(nn.Identity(), [(logits, masked)])
+
+
+def test_several_labels_of_which_some_are_ignored_are_not_one_hot():
+    labels = torch.tensor([[1, 1, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    options = dict(metrics='accuracy', ignore_index=-1)
+    assert mmcalib.evaluate(nn.Identity(), [(ROWS, labels)], **options).shape == (3,)
+
+
+def test_labels_of_several_classes_in_maps_are_not_called_one_hot():
+    maps, labels = torch.randn(2, 3, 4, 4), torch.ones(2, 3, 4, 4)
+    with pytest.raises(ValueError, match='several classes'):
+        mmcalib.evaluate(nn.Identity(), [(maps, labels)])
+    one_hot = nn.functional.one_hot(maps.argmax(1))
+    for axis, given in ((3, one_hot), (1, one_hot.movedim(-1, 1))):
+        with pytest.raises(ValueError, match=rf'one-hot: give labels.argmax\({axis}\)'):
+            mmcalib.evaluate(nn.Identity(), [(maps, given)])
+
+
+class LanguageModel(nn.Module):
+    """A random model of 20 tokens, which predicts the next one."""
+
+    def __init__(self, size=20):
+        super().__init__()
+        self.table = nn.Embedding(size, size)
+
+    def forward(self, input_ids, labels=None):
+        return Output(logits=self.table(input_ids))
+
+
+def text_batches(n=3, length=9, size=20):
+    torch.manual_seed(0)
+    return [torch.randint(size, (4, length)) for _ in range(n)]
+
+
+def by_token(output):
+    return output.logits.movedim(-1, 1)
+
+
+def next_token(output):
+    return output.logits[:, :-1].movedim(-1, 1)
+
+
+def test_evaluate_shifted_labels_equals_a_loop():
+    model = LanguageModel()
+    batches = [{'input_ids': ids, 'labels': ids[:, 1:]} for ids in text_batches()]
+    found = mmcalib.evaluate(model, batches, 'NLL', logits=next_token)
+    terms = []
+    for ids in text_batches():
+        for row in ids.tolist():
+            for now, following in itertools.pairwise(row):
+                log_probs = model.table.weight[now].log_softmax(0)
+                terms.append(-log_probs[following].item())
+    assert found == pytest.approx(sum(terms) / len(terms), abs=1e-5)
+
+
+def test_few_labels_that_equal_their_token_by_chance_are_read():
+    (ids,) = text_batches(n=1)
+    labels = torch.full_like(ids, -100)
+    labels[0, 0] = ids[0, 0]
+    other = {'input_ids': ids, 'labels': (ids + 1) % 20}
+    batches = [{'input_ids': ids, 'labels': labels}, other]
+    assert (
+        mmcalib.evaluate(LanguageModel(), batches, 'accuracy', logits=by_token, ignore_index=-100)
+        < 50
+    )
+
+
+@pytest.mark.parametrize(
+    ('batch', 'remedy'),
+    [
+        ((IMAGES, CLASSES + 1), 'numbered from 1.*subtract 1.*ignore_index=2'),
+        ((['a text', 'another'], CLASSES[:2]), 'texts.*tokenizer'),
+        ((IMAGES.numpy(), CLASSES), r'numpy.*from_numpy'),
+        ({'pixel_values': IMAGES, 'name': 'x', 'labels': CLASSES}, 'takes pixel_values.*not name'),
+        (IMAGES, r'\[\(inputs, labels\)\]'),
+        ((IMAGES, torch.tensor([0, 1, 1, 4])), 'otherwise number the classes from 0 to 1'),
+    ],
+)
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_a_batch_that_a_model_cannot_take_raises_one_line(function, batch, remedy):
+    kind = Named if isinstance(batch, dict) else nn.Linear
+    with pytest.raises(ValueError, match=remedy) as found:
+        function(model_of(kind), [batch])
+    assert '\n' not in str(found.value)
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_inputs_and_labels_in_place_of_a_loader_raise(function):
+    with pytest.raises(ValueError, match=r'in a list, as \[\(inputs, labels\)\]'):
+        function(model_of(), (IMAGES, CLASSES))
+
+
+def test_wrong_ignore_index_is_not_asked_for_again():
+    labels = torch.tensor([0, 1, 255, 0])
+    with pytest.raises(ValueError, match='not ignore_index=-100') as found:
+        mmcalib.evaluate(model_of(), [(IMAGES, labels)], ignore_index=-100)
+    assert 'set ignore_index' not in str(found.value)
+    with pytest.raises(ValueError, match='not ignore_index=-100') as found:
+        mmcalib.measure(torch.full((4, 2), 0.5), labels, ignore_index=-100)
+    assert 'set ignore_index' not in str(found.value)
+
+
+def test_errors_of_a_model_s_own_are_raised_as_they_are():
+    with pytest.raises(RuntimeError, match='shapes'):
+        mmcalib.evaluate(model_of(), [(IMAGES[:, :2], CLASSES)])
+
+
+def test_functions_of_arrays_and_texts_are_read():
+    lengths = mmcalib.evaluate(
+        lambda *texts: torch.tensor([[1.0, len(text)] for text in texts]),
+        [(['a', 'bbbb'], [1, 1])],
+        'accuracy',
+    )
+    assert lengths == 50
+    arrays = lambda x: torch.from_numpy(x[:, :2])  # noqa: E731
+    assert mmcalib.evaluate(arrays, [(IMAGES.numpy(), CLASSES)], 'accuracy') == 50
