@@ -27,6 +27,8 @@ from mmcalib.cli.files import STACKS
 from mmcalib.cli.processes import is_first_process, launcher_in
 
 PATIENCE = 10  # seconds in which a launcher ends the other processes of one that has refused
+# As gloo says that another process has ended, before or after it has read what was sent to it.
+PEER_ENDED = ('closed by peer', 'reset by peer', 'Broken pipe')
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
 
 
@@ -121,7 +123,7 @@ class ToolParser(ArgumentParser):
                 remedy = ': make room, then run this again' if error.errno in NO_ROOM else ''
                 self.refuse(f'{error}{remedy}')
             # Of gloo; NCCL waits until the launcher ends this process.
-            if isinstance(error, RuntimeError) and 'closed by peer' in str(error):
+            if isinstance(error, RuntimeError) and any(text in str(error) for text in PEER_ENDED):
                 self._stop('Stopped: another process of this run has ended.')
             raise
 

@@ -14,6 +14,7 @@ from test_checks import Others
 from tiny_models import fcn_head, segmentor
 
 from mmcalib.checks import UserError
+from mmcalib.cli.parser import ToolParser
 from mmcalib.hooks.name_broken_samples_hook import labels_known_to
 from mmcalib.runs.train import train_and_test
 
@@ -164,10 +165,10 @@ def test_a_training_names_the_image_that_breaks_it(number, workers, tmp_path):
     assert error.value.reason == f'{start}cannot load {path}: {path} is empty (0 bytes)'
 
 
-def masks(folder, loss, label, **options):
-    """A training on Pascal VOC, one of whose masks has a label in a corner."""
+def masks(folder, loss, label, name='b', **options):
+    """A training on Pascal VOC, one of whose masks, a to d, has a label in a corner."""
     root = write_voc(folder / 'VOC2012')
-    path = root / 'SegmentationClass/b.png'
+    path = root / f'SegmentationClass/{name}.png'
     mask = np.asarray(Image.open(path)).copy()
     mask[:6, :6] = label
     Image.fromarray(mask).save(path)
@@ -231,15 +232,18 @@ def test_training_whose_padding_the_loss_does_not_know_is_refused_first(
     assert not list(tmp_path.glob('*.pth'))
 
 
-def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
-    cfg = masks(tmp_path, 'CrossEntropyLoss', 77, train_dataloader__batch_size=1)
+@pytest.mark.parametrize('name', ['a', 'b'], ids=['first', 'second'])
+def test_on_two_processes_the_other_one_says_no_more(name, tmp_path, free_port):
+    """Each process reads the image of its rank in the first step, where the other one waits."""
+    options = dict(train_dataloader__batch_size=1, train_dataloader__sampler__shuffle=False)
+    cfg = masks(tmp_path, 'CrossEntropyLoss', 77, name, **options)
     cfg.dump(tmp_path / 'masks.py')
     said = call(
         'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test',
         '--cfg-options', 'no_such=1', cwd=tmp_path, check=False, PORT=free_port,
     )  # fmt: skip
     (line,) = [line for line in said.splitlines() if 'error:' in line]
-    assert 'SegmentationClass/b.png has ' in line and 'outside [0, 21): 77' in line
+    assert f'SegmentationClass/{name}.png has ' in line and 'outside [0, 21): 77' in line
     assert 'Traceback' not in said
     # Warnings are one line, without their place in another's source.
     assert 'train.py: warning: --cfg-options no_such: ' in said and 'warnings.warn' not in said
@@ -279,6 +283,22 @@ def test_weights_of_a_file_that_is_not_there_are_named_by_their_key(argument, ru
     said = run('train.py', 'own.py', '--limit', 4, code=2)
     key = 'model.pretrained' if argument == 'pretrained=' else 'model.backbone.init_cfg'
     assert "there is no checkpoint 'none.pth'" in said and f'{key}=None' in said
+
+
+@pytest.mark.parametrize(
+    'error',
+    [
+        'Connection closed by peer [127.0.0.1]:9',
+        'Read error [127.0.0.1]:9: Connection reset by peer',
+        'writev [127.0.0.1]:9: Broken pipe',
+    ],
+)
+def test_process_whose_peer_has_ended_says_one_line(error):
+    """As gloo writes it, also where the other one has not read what was sent to it."""
+    with pytest.raises(SystemExit, match='another process'), ToolParser().ending_with_errors():
+        raise RuntimeError(f'[pair.cc:545] {error}. This is typically caused by a remote worker')
+    with pytest.raises(RuntimeError, match='of another'), ToolParser().ending_with_errors():
+        raise RuntimeError('of another kind')
 
 
 def test_a_single_logit_tells_two_classes_apart():
