@@ -7,8 +7,8 @@ import runpy
 import sys
 
 from mmcalib import __version__
-from mmcalib.checks import did_you_mean
 from mmcalib.cli.files import package_folder
+from mmcalib.errors import did_you_mean
 
 USAGE = 'usage: mmcalib COMMAND …'
 SHORT = {'test-robustness': 'robustness'}

@@ -10,7 +10,7 @@ from mmengine.registry import MODELS, init_default_scope
 from samples import classified, segmented
 
 from mmcalib.losses import MarginLabelSmoothingLoss
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.config import load_config
 
 CONFIG = str(ROOT / 'configs/ce/digit_scenes.py')

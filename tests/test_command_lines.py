@@ -11,13 +11,13 @@ import pytest
 import torch
 from commands import ROOT
 
-from mmcalib import __main__, __version__
-from mmcalib.checks import UserError
-from mmcalib.cli import names
+from mmcalib import __main__, __version__, names
+from mmcalib.calibration import draw
 from mmcalib.cli.files import find_checkpoint, find_config
 from mmcalib.cli.parser import ToolParser
+from mmcalib.errors import UserError
 from mmcalib.metrics import protocols
-from mmcalib.posthoc import SCALERS, affine, draw
+from mmcalib.posthoc import SCALERS, affine
 from mmcalib.reports import figures
 from mmcalib.runs.config import load_config
 

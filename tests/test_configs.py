@@ -12,11 +12,11 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
-from mmcalib.datasets.same_data import same_data
 from mmcalib.metrics.keys import HEADLINE
-from mmcalib.record import walk
+from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.checks import check_selection
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
+from mmcalib.runs.record import walk
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = [path.stem for path in sorted((ROOT / 'configs/ce').glob('*.py'))]

@@ -13,11 +13,12 @@ from pretended_device import DEVICE, Pretended, PretendedDevice, there
 from samples import classified, segmented
 from torch.utils._pytree import tree_map_only
 
-from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
-from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
-from mmcalib.metrics.ood_metric import SCORES
+from mmcalib.metrics import NAMES, scores_of_logits
+from mmcalib.metrics.ood_scores import SCORES
+from mmcalib.openmmlab.metrics import CalibrationMetric
+from mmcalib.predictions.mean import PredictionMean
 
 LOSSES = {
     **{name: case.build for name, case in CASES.items()},

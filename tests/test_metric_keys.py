@@ -5,7 +5,7 @@ import pytest
 from mmcalib.metrics import keys
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.image_scores import FIGURES as OF_IMAGES
-from mmcalib.metrics.ood_metric import FIGURES
+from mmcalib.metrics.ood_scores import FIGURES
 
 
 @pytest.mark.parametrize(

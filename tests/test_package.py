@@ -1,6 +1,7 @@
 """What importing and installing the package does, with and without what it may be used with."""
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -63,8 +64,9 @@ assert not slow & set(sys.modules), slow & set(sys.modules)
 REMEDY = """
 import mmcalib
 for find in (
-    lambda: mmcalib.hooks, lambda: mmcalib.predict, lambda: mmcalib.metrics.CalibrationMetric,
-    lambda: mmcalib.posthoc.calibrated_model,
+    lambda: mmcalib.openmmlab.hooks, lambda: mmcalib.predict,
+    lambda: mmcalib.openmmlab.metrics.CalibrationMetric,
+    lambda: mmcalib.openmmlab.calibrated_model.calibrated_model,
 ):
     try:
         find()
@@ -201,10 +203,10 @@ IMPORTS = [
     'from mmengine.registry import METRICS',
     'import mmcalib; mmcalib.register(); from mmengine.registry import METRICS',
     # These import mmengine themselves, while they are half imported.
-    'from mmcalib.hooks import LearnFromValidationHook; from mmengine.registry import METRICS',
-    'from mmcalib.metrics import ECE; from mmengine.registry import METRICS',
-    'import mmcalib; mmcalib.transforms; from mmengine.registry import METRICS',
-    'import mmcalib.ensembles, mmcalib.models; from mmengine.registry import METRICS',
+    'from mmcalib.openmmlab.hooks import SameBuffersHook; from mmengine.registry import METRICS',
+    'from mmcalib.openmmlab.metrics import ECE; from mmengine.registry import METRICS',
+    'import mmcalib; mmcalib.openmmlab.transforms; from mmengine.registry import METRICS',
+    'import mmcalib.openmmlab.models; from mmengine.registry import METRICS',
     'from mmcalib.losses import ACLSLoss; from mmengine.registry import METRICS',
     # Toolboxes.
     'import mmcalib; from mmseg.registry import METRICS',
@@ -240,19 +242,27 @@ def test_package_without_mmengine_leaves_its_import_as_it_is():
     assert "ModuleNotFoundError: No module named 'mmengine'" in result.stderr
 
 
-@pytest.mark.parametrize('name', ['', 'ensembles', 'metrics', 'posthoc', 'visualization'])
-def test_public_names_are_listed_and_declared_for_type_checkers(name):
-    package = getattr(mmcalib, name) if name else mmcalib
-    assert dir(package) == sorted(package.__all__)
-    found = {public: getattr(package, public) for public in package.__all__}
+def test_public_names_late_imports_are_listed_and_declared_for_type_checkers():
+    assert dir(mmcalib) == sorted(mmcalib.__all__)
+    values = {name: getattr(mmcalib, name) for name in mmcalib.__all__}
     # The import system puts a module over a function of the same name.
-    modules = {public for public, value in found.items() if inspect.ismodule(value)}
-    assert not modules if name else 'losses' in modules and callable(found['calibrate'])
-    assert not hasattr(package, 'nothing_of_this_name')
-    nodes = ast.walk(ast.parse(inspect.getsource(package)))
+    modules = {name for name, value in values.items() if inspect.ismodule(value)}
+    assert modules == {*mmcalib.ROOMS} and callable(values['calibrate'])
+    assert not hasattr(mmcalib, 'nothing_of_this_name')
+    nodes = ast.walk(ast.parse(inspect.getsource(mmcalib)))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     declared = {alias.name for node in imports for alias in node.names}
-    assert {*package.__all__} - {'__version__', 'register'} <= declared
+    assert {*mmcalib.PUBLIC} <= declared
+
+
+@pytest.mark.parametrize('name', ['losses', 'metrics', 'openmmlab.metrics', 'posthoc'])
+def test_rooms_public_names_are_no_modules(name):
+    room = importlib.import_module(f'mmcalib.{name}')
+    nodes = ast.walk(ast.parse(inspect.getsource(room)))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    public = {alias.asname for node in imports for alias in node.names} - {None}
+    assert len(public) > 5
+    assert not [each for each in public if inspect.ismodule(getattr(room, each))]
 
 
 def test_the_wheel_carries_configs_and_tools(tmp_path):

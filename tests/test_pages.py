@@ -28,8 +28,9 @@ from tool_parsers import parser_of
 import mmcalib
 from mmcalib import losses, measure
 from mmcalib.losses import CalibrationLoss, CombinedLoss
-from mmcalib.metrics import PROTOCOLS, CalibrationMetric, definitions
+from mmcalib.metrics import PROTOCOLS, definitions
 from mmcalib.metrics.keys import kind_of
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, use_evaluation
 

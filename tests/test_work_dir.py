@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.record import Record, read_json
-from mmcalib.work_dir import whole_file
+from mmcalib.files import whole_file
+from mmcalib.runs.record import Record, read_json
 
 
 def record(metric):

@@ -11,8 +11,8 @@ from mmcalib.cli.arguments import (
     add_runner_arguments,
     parse_member_arguments,
 )
-from mmcalib.cli.names import CRITERIA, METHODS, NUM_SAMPLES
 from mmcalib.cli.parser import ToolParser
+from mmcalib.names import CRITERIA, METHODS, NUM_SAMPLES
 
 AUTO = 'auto'
 
@@ -102,7 +102,7 @@ def main() -> None:
     # Takes seconds, which a help need not.
     from mmengine.dist import is_main_process
 
-    from mmcalib.distributed import leave_processes
+    from mmcalib.runs.processes import leave_processes
     from mmcalib.tasks.calibrate.calibrate import run
     from mmcalib.tasks.calibrate.summary import print_calibration
 

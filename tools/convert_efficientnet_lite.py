@@ -6,8 +6,8 @@ nothing. It writes a checkpoint of mmpretrain's ImageClassifier with a TIMMBackb
 or `load_from`. The model takes RGB images normalised by mean 127 and standard deviation 128.
 """
 
-from mmcalib.cli.names import LITE_VARIANTS
 from mmcalib.cli.parser import ToolParser
+from mmcalib.names import LITE_VARIANTS
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    from mmcalib.models import efficientnet_lite  # takes seconds, which a help need not
+    from mmcalib.openmmlab.models import efficientnet_lite
 
     out = args.out or f'data/efficientnet_lite{args.variant}.pth'
     with parser.ending_with_errors():

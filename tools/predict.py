@@ -97,7 +97,7 @@ def main() -> None:
         args.config, options.pop('checkpoints_and_images')
     )
     # Takes seconds, which a help need not.
-    from mmcalib.distributed import join_processes
+    from mmcalib.runs.processes import join_processes
     from mmcalib.tasks.predict.predict import predict_to_folder
     from mmcalib.tasks.predict.summary import report_in_words
 

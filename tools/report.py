@@ -8,8 +8,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmcalib.cli.names import PROTOCOLS
 from mmcalib.cli.parser import ToolParser
+from mmcalib.names import PROTOCOLS
 
 FORMATS = ('text', 'markdown', 'latex', 'csv', 'json', 'html')
 SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.tex': 'latex', '.csv': 'csv', '.json': 'json'}
@@ -57,9 +57,9 @@ def main() -> None:
     if args.figures and 'html' not in wanted.values():
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
+    from mmcalib.files import whole_file
     from mmcalib.reports.runs import find_runs
     from mmcalib.reports.tables import tables_of
-    from mmcalib.work_dir import whole_file
 
     with parser.ending_with_errors():
         runs, others = find_runs(args.folders)

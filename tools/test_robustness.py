@@ -13,7 +13,7 @@ from mmcalib.cli.arguments import (
     add_split_argument,
 )
 from mmcalib.cli.parser import ToolParser
-from mmcalib.transforms.corruption_names import GROUPS, SEVERITIES
+from mmcalib.names import GROUPS, SEVERITIES
 
 
 def corruption_help() -> str:

@@ -2,8 +2,8 @@
 
 import argparse
 
-from mmcalib.cli.names import ROBUSTNESS_FIGURES
 from mmcalib.cli.parser import ToolParser
+from mmcalib.names import ROBUSTNESS_FIGURES
 
 KINDS = {
     'reliability': 'reliability diagrams',
@@ -72,7 +72,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
-    from mmcalib.checks import check_number
+    from mmcalib.options import check_number
     from mmcalib.reports import figures
     from mmcalib.visualization.style import save_figure
 

@@ -6,10 +6,10 @@ import os
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
 from functools import partial
 
-from mmcalib.checks import UserError
 from mmcalib.cli.files import split_members
-from mmcalib.cli.names import EVALUATIONS
 from mmcalib.cli.parser import ToolParser
+from mmcalib.errors import UserError
+from mmcalib.names import EVALUATIONS
 
 CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
 SPLITS = ('test', 'val')

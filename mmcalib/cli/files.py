@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from mmcalib.checks import UserError, nearest, suggestion
+from mmcalib.errors import UserError, nearest, suggestion
 
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
 KINDS = ('.py', '.json', '.yaml', '.yml')  # of configs, by mmengine

@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NoReturn
 
-from mmcalib.checks import UserError, suggestion
 from mmcalib.cli.files import STACKS
 from mmcalib.cli.processes import is_first_process, launcher_in
+from mmcalib.errors import UserError, suggestion
 
 PATIENCE = 10  # seconds in which a launcher ends the other processes of one that has refused
 # As gloo says that another process has ended, before or after it has read what was sent to it.

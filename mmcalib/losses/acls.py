@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy
-from mmcalib.losses.registry import MODELS
 
 
 def acls(
@@ -55,7 +54,6 @@ def acls(
     return rows + alpha * predicted + alpha_others * others
 
 
-@MODELS.register_module()
 class ACLSLoss(CalibrationLoss):
     """Adaptive and conditional label smoothing for heads of both toolboxes; see :func:`acls`."""
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.calibration_loss import ANY_NUMBER, CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, of_label, power
-from mmcalib.losses.registry import MODELS
+from mmcalib.options import check_integer, check_number
 
 
 def ada_focal(
@@ -57,7 +56,6 @@ def ada_focal(
     return of_label(-power(base, gamma.abs()) * log_probs, target, class_weight)
 
 
-@MODELS.register_module()
 class AdaFocalLoss(CalibrationLoss):
     r"""AdaFocal for mmpretrain and mmseg heads; see :func:`ada_focal`.
 

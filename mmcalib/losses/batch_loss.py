@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from mmcalib.checks import check_choice
 from mmcalib.losses.calibration_loss import ANY_NUMBER, SWITCH, CalibrationLoss
 from mmcalib.losses.value_and_gradient import without_unweighted
+from mmcalib.options import check_choice
 
 
 class BatchLoss(CalibrationLoss):

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import per_class, shares_of
-from mmcalib.losses.registry import MODELS
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:
@@ -35,7 +34,6 @@ def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None)
     return rows * (shares * per_class(class_weight, logits)).sum(dim=1)
 
 
-@MODELS.register_module()
 class BrierLoss(CalibrationLoss):
     """Brier loss for the heads of both toolboxes; see :func:`brier`."""
 

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import nll, power, shares_of
-from mmcalib.losses.registry import MODELS
 
 
 def bsce(
@@ -49,7 +48,6 @@ def bsce(
     return power(weight, gamma, detach_weight) * nll(log_probs, target, class_weight)
 
 
-@MODELS.register_module()
 class BSCELoss(CalibrationLoss):
     """Cross-entropy weighted by the Brier score, for heads of both toolboxes; see :func:`bsce`."""
 

@@ -12,16 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import (
-    SUM_TOLERANCE,
-    TOLERANCE,
-    UserError,
-    check_choice,
-    check_integer,
-    check_labels,
-    check_number,
-)
+from mmcalib.errors import UserError
 from mmcalib.losses.value_and_gradient import weighted_sum, without_unweighted
+from mmcalib.options import check_choice, check_integer, check_number
+from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, check_labels
 
 # What a formula is given by the call; its other keyword-only arguments are attributes of the loss.
 GIVEN = ('class_weight', 'neighbours', 'weight', 'over_ranks')

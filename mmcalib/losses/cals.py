@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, per_class
-from mmcalib.losses.registry import MODELS
+from mmcalib.options import check_integer, check_number
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)
@@ -63,7 +62,6 @@ def lagrangian(
     return torch.where(known, (slope.square() - own.square()) / (2 * rho), 0), slope
 
 
-@MODELS.register_module()
 class CALSLoss(CalibrationLoss):
     r"""Class-adaptive label smoothing for mmpretrain and mmseg heads; see :func:`cals`.
 

@@ -1,14 +1,12 @@
 """A sum of losses, for heads that take one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from mmcalib.losses.calibration_loss import check_loss_name
-from mmcalib.losses.registry import MODELS
 
 
-@MODELS.register_module()
 class CombinedLoss(nn.Module):
     """The sum of several losses: any base loss with any regulariser.
 
@@ -21,7 +19,7 @@ class CombinedLoss(nn.Module):
         )
 
     Args:
-        losses: Configs or modules of losses, from mmcalib or the toolbox.
+        losses: Losses that are built; in a config their configs, from mmcalib or the toolbox.
         loss_name: Key in mmseg's log, which must contain "loss".
 
     Raises:
@@ -29,14 +27,11 @@ class CombinedLoss(nn.Module):
             (``reduction='none'``), whose sum with a mean would be another loss.
     """
 
-    def __init__(
-        self, losses: Sequence[Mapping | nn.Module], *, loss_name: str = 'loss_combined'
-    ) -> None:
+    def __init__(self, losses: Sequence[nn.Module], *, loss_name: str = 'loss_combined') -> None:
         super().__init__()
         check_loss_name(loss_name)
-        built = [loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses]
-        self.losses = nn.ModuleList(built)
-        if len({getattr(loss, 'reduction', None) == 'none' for loss in built}) > 1:
+        self.losses = nn.ModuleList(losses)
+        if len({getattr(loss, 'reduction', None) == 'none' for loss in losses}) > 1:
             raise ValueError("either all losses or none must have reduction='none', to be added")
         self.loss_name = loss_name
 

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, finite, nll
-from mmcalib.losses.registry import MODELS
 
 
 def confidence_penalty(
@@ -54,7 +53,6 @@ def confidence_penalty(
     return rows - (alpha / logits.shape[1] if class_reduction == 'mean' else alpha) * entropy
 
 
-@MODELS.register_module()
 class ConfidencePenaltyLoss(CalibrationLoss):
     """Explicit confidence penalty for heads of both toolboxes; see :func:`confidence_penalty`."""
 

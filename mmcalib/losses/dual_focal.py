@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, of_label, pick, power
-from mmcalib.losses.registry import MODELS
 
 
 def dual_focal(
@@ -48,7 +47,6 @@ def dual_focal(
     return of_label(-power(weight, gamma, detach_weight) * true, target, class_weight)
 
 
-@MODELS.register_module()
 class DualFocalLoss(CalibrationLoss):
     """Dual focal loss for the heads of both toolboxes; see :func:`dual_focal`."""
 

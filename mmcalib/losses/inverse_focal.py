@@ -4,7 +4,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import power, with_factor
-from mmcalib.losses.registry import MODELS
 
 
 def inverse_focal(
@@ -44,7 +43,6 @@ def inverse_focal(
     return with_factor(logits, target, factor, class_weight)
 
 
-@MODELS.register_module()
 class InverseFocalLoss(CalibrationLoss):
     """Inverse focal loss for the heads of both toolboxes; see :func:`inverse_focal`."""
 

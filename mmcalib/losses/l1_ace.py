@@ -8,7 +8,6 @@ from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
 from mmcalib.losses.cross_entropy import shares_of
-from mmcalib.losses.registry import MODELS
 
 
 def l1_ace(
@@ -86,7 +85,6 @@ def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tenso
     return [(bins, 1 - upper), ((bins + 1).clamp(max=num_bins - 1), upper)]
 
 
-@MODELS.register_module()
 class L1ACELoss(BatchLoss):
     """mL1-ACE for the heads of both toolboxes, beside another loss; see :func:`l1_ace`."""
 

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import nll
-from mmcalib.losses.registry import MODELS
 
 
 def label_smoothing(
@@ -39,7 +38,6 @@ def label_smoothing(
     return (1 - alpha) * nll(log_probs, target, class_weight) + alpha * uniform
 
 
-@MODELS.register_module()
 class LabelSmoothingLoss(CalibrationLoss):
     """Label smoothing for the heads of both toolboxes; see :func:`label_smoothing`.
 

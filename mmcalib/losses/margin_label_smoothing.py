@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy
-from mmcalib.losses.registry import MODELS
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:
@@ -65,7 +64,6 @@ def margin_label_smoothing(
     return cross_entropy(logits, target, class_weight) + alpha * penalty
 
 
-@MODELS.register_module()
 class MarginLabelSmoothingLoss(CalibrationLoss):
     """Margin-based label smoothing, the loss of the paper; see :func:`margin_label_smoothing`."""
 

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
-from mmcalib.losses.registry import MODELS
 
 
 def mdca(
@@ -42,7 +41,6 @@ def mdca(
     return divide(sums[:-1].abs().mean(), sums[-1])
 
 
-@MODELS.register_module()
 class MDCALoss(BatchLoss):
     """MDCA for the heads of both toolboxes, beside another loss; see :func:`mdca`."""
 

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_choice
 from mmcalib.losses.cross_entropy import cross_entropy
-from mmcalib.losses.neighbours import NeighbourLoss
-from mmcalib.losses.registry import MODELS
+from mmcalib.losses.neighbour_loss import NeighbourLoss
+from mmcalib.options import check_choice
 
 
 def nacl(
@@ -28,7 +27,7 @@ def nacl(
         logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
         target: ``(N, *)`` int64 labels.
         neighbours: :math:`\tau`, ``(N, K, *)``, shares of the classes around a pixel; see
-            :func:`~mmcalib.losses.neighbours.shares_around`.
+            :func:`~mmcalib.losses.neighbour_loss.shares_around`.
         alpha: Weight of the penalty; 0 leaves cross-entropy.
         class_weight: ``(K,)`` weights of the cross-entropy term alone.
 
@@ -39,7 +38,6 @@ def nacl(
     return cross_entropy(logits, target, class_weight) + alpha * distance.mean(dim=1)
 
 
-@MODELS.register_module()
 class NACLLoss(NeighbourLoss):
     r"""Neighbour-aware calibration for mmseg's heads; see :func:`nacl`.
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import power, with_factor
-from mmcalib.losses.registry import MODELS
+from mmcalib.options import check_number
 
 
 def softmax_focal(
@@ -76,7 +75,6 @@ def sample_dependent_focal(
     return softmax_focal(logits, target, gamma=schedule, class_weight=class_weight)
 
 
-@MODELS.register_module()
 class SoftmaxFocalLoss(CalibrationLoss):
     """Softmax focal loss for the heads of both toolboxes; see :func:`softmax_focal`."""
 
@@ -84,7 +82,6 @@ class SoftmaxFocalLoss(CalibrationLoss):
     loss_name = 'loss_fl'
 
 
-@MODELS.register_module()
 class SampleDependentFocalLoss(CalibrationLoss):
     """FLSD, a focal loss for the heads of both toolboxes; see :func:`sample_dependent_focal`."""
 

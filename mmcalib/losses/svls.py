@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.cross_entropy import cross_entropy
-from mmcalib.losses.neighbours import NeighbourLoss
-from mmcalib.losses.registry import MODELS
+from mmcalib.losses.neighbour_loss import NeighbourLoss
 
 
 def svls(
@@ -23,7 +22,7 @@ def svls(
         logits: ``(N, K, *)``.
         target: ``(N, *)`` labels, which are in the smoothed ones already.
         neighbours: :math:`\tilde y`, ``(N, K, *)``, shares of the classes around a pixel; see
-            :func:`~mmcalib.losses.neighbours.shares_around`.
+            :func:`~mmcalib.losses.neighbour_loss.shares_around`.
         class_weight: ``(K,)`` weights of the classes.
 
     Returns:
@@ -32,7 +31,6 @@ def svls(
     return cross_entropy(logits, neighbours, class_weight)
 
 
-@MODELS.register_module()
 class SVLSLoss(NeighbourLoss):
     r"""Spatially varying label smoothing for mmseg's heads; see :func:`svls`.
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmcalib.checks import at_least_single
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.value_and_gradient import GPU_PIECE, PIECE, WithGradient, in_one, in_pieces
+from mmcalib.tensors import at_least_single
 
 # A narrow tile needs few columns of the source, over which a product of matrices sums.
 COLUMNS = 64

@@ -10,7 +10,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single
+from mmcalib.tensors import at_least_single
 
 # Logits per piece: few enough for the temporaries of a formula to stay in a CPU's cache, and enough
 # for a GPU to be busy with one piece.

@@ -1,50 +1,22 @@
-"""Calibration metrics: registered in mmengine, computed in pure torch.
+"""Calibration metrics of arrays, loaders and streams of batches, without mmengine."""
 
-Functions of arrays need no mmengine.
-"""
-
-# ruff: noqa: F401
-from typing import TYPE_CHECKING
-
-from mmcalib import late_names as _late_names
-from mmcalib.metrics.definitions import NAMES
-from mmcalib.metrics.evaluate import evaluate
-from mmcalib.metrics.image_scores import (
-    image_failure_figures,
-    image_risks,
-    image_scores,
-    pairwise_dice,
-)
+from mmcalib.metrics.definitions import NAMES as NAMES
+from mmcalib.metrics.evaluate import evaluate as evaluate
+from mmcalib.metrics.image_scores import image_failure_figures as image_failure_figures
+from mmcalib.metrics.image_scores import image_risks as image_risks
+from mmcalib.metrics.image_scores import image_scores as image_scores
+from mmcalib.metrics.image_scores import pairwise_dice as pairwise_dice
+from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
 from mmcalib.metrics.measure import (
-    adaptive_calibration_error,
-    classwise_adaptive_calibration_error,
-    expected_calibration_error,
-    measure,
-    predicted_class_calibration,
+    classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
 )
-from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.risk_threshold import class_thresholds
-from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.samples.objects import find_objects, object_ious
-
-_MODULES = {
-    'calibration_metric': ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
-    'foreground_iou': ('ForegroundIoU',),
-    'image_score_metric': ('ImageScoreMetric',),
-    'ood_metric': ('OODMetric', 'scores_of_logits', 'scores_of_probabilities'),
-}
-_LATE = {name: f'{__name__}.{module}' for module, names in _MODULES.items() for name in names}
-__all__ = [name for name, value in globals().items() if callable(value) and name[0] != '_']
-__all__ = sorted([*__all__, *_LATE, 'NAMES', 'PROTOCOLS'])
-
-if TYPE_CHECKING:
-    from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
-    from mmcalib.metrics.foreground_iou import ForegroundIoU
-    from mmcalib.metrics.image_score_metric import ImageScoreMetric
-    from mmcalib.metrics.ood_metric import OODMetric, scores_of_logits, scores_of_probabilities
-else:
-    __getattr__ = _late_names(__name__, _LATE)
-
-
-def __dir__() -> list[str]:
-    return __all__
+from mmcalib.metrics.measure import expected_calibration_error as expected_calibration_error
+from mmcalib.metrics.measure import measure as measure
+from mmcalib.metrics.measure import predicted_class_calibration as predicted_class_calibration
+from mmcalib.metrics.ood_scores import scores_of_logits as scores_of_logits
+from mmcalib.metrics.ood_scores import scores_of_probabilities as scores_of_probabilities
+from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
+from mmcalib.metrics.risk_threshold import class_thresholds as class_thresholds
+from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
+from mmcalib.predictions.objects import find_objects as find_objects
+from mmcalib.predictions.objects import object_ious as object_ious

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_explained, smallest_probability
+from mmcalib.tensors import at_least_single, check_explained, smallest_probability
 
 # Inverse temperatures β: T is from 16 to 1/16.
 BETAS = tuple(2 ** (power / 4) for power in range(-16, 17))

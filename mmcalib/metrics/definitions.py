@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmcalib.checks import UserError, suggestion
-from mmcalib.metrics import errors, ranking
+from mmcalib.errors import UserError, suggestion
+from mmcalib.metrics import calibration_errors as errors
+from mmcalib.metrics import ranking
 from mmcalib.metrics.counts import Counts, by_confidence
 
 

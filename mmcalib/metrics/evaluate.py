@@ -8,13 +8,14 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import Array
-from mmcalib.checks import UserError, check_integer
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts, by_unit, of_map, places_of, summed
 from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.measure import MEASURED, Values, check_options, figures, measure
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.samples.from_loader import Logits, group_numbers, read_loader
+from mmcalib.options import check_integer
+from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.loader import Logits, group_numbers, read_loader
 
 
 def evaluate(
@@ -49,7 +50,7 @@ def evaluate(
             ``(N, K, H, W)`` or volumes ``(N, K, D, H, W)`` of them; K = 1, or ``(N, L)`` with
             labels ``(N, L)``, for those of a sigmoid. Or probabilities, as of :func:`measure`.
         loader_or_labels: Batches ``(inputs, labels)``, or dicts with labels, as
-            :mod:`mmcalib.samples.from_loader` reads them. Or labels, as of :func:`measure`.
+            :mod:`mmcalib.predictions.loader` reads them. Or labels, as of :func:`measure`.
         metrics: A name, for its value alone, or several.
         interval: Coverage of intervals over images or `groups`, as of :func:`measure`.
         groups: Group of each image, in the order of a loader whose sampler is sequential.

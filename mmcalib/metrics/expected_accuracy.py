@@ -14,7 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import narrow_counts, predicted_in_narrow_bins
 from mmcalib.metrics.intervals import tails_of, widening
 

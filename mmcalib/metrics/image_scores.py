@@ -16,7 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import (
+from mmcalib.metrics.intervals import intervals
+from mmcalib.metrics.ranking import augrc, aurc, auroc
+from mmcalib.options import check_number, check_share
+from mmcalib.predictions.arrays import (
     Array,
     floats_of,
     integers_of,
@@ -24,15 +27,7 @@ from mmcalib.arrays import (
     mark_masked,
     valid_labels,
 )
-from mmcalib.checks import (
-    at_least_single,
-    check_number,
-    check_probabilities,
-    check_range,
-    check_share,
-)
-from mmcalib.metrics.intervals import intervals
-from mmcalib.metrics.ranking import augrc, aurc, auroc
+from mmcalib.tensors import at_least_single, check_probabilities, check_range
 
 OF_CLASSIFIERS = ('confidence', 'entropy')
 OF_SEGMENTORS = (*OF_CLASSIFIERS, 'foreground_confidence', 'soft_dice', 'expected_iou')

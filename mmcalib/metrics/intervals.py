@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import UserError, check_share
+from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import metric_of
+from mmcalib.options import check_share
 
 # Draws at a time, so that few large matrices of weights exist together.
 CHUNK = 50

@@ -11,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import (
+from mmcalib.metrics.calibration_errors import adaptive_error
+from mmcalib.metrics.counts import Counts, Predictions, by_unit, of_confidences, of_probabilities
+from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.strata import stratum_figures
+from mmcalib.options import check_choice, check_integer, check_number
+from mmcalib.predictions.arrays import (
     MASKED,
     A,
     Array,
@@ -23,23 +30,14 @@ from mmcalib.arrays import (
     tensor_of,
     valid_labels,
 )
-from mmcalib.checks import (
+from mmcalib.predictions.loader import group_numbers
+from mmcalib.tensors import (
     SUM_TOLERANCE,
     at_least_single,
-    check_choice,
-    check_integer,
-    check_number,
     check_probabilities,
     check_range,
     smallest_probability,
 )
-from mmcalib.metrics.counts import Counts, Predictions, by_unit, of_confidences, of_probabilities
-from mmcalib.metrics.definitions import metric_of
-from mmcalib.metrics.errors import adaptive_error
-from mmcalib.metrics.intervals import check_interval
-from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.strata import stratum_figures
-from mmcalib.samples.from_loader import group_numbers
 
 MEASURED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # A value alone, of several labels one of each; or these by name.

@@ -12,7 +12,7 @@ from torch import Tensor
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.samples.boundary import boundary
+from mmcalib.predictions.boundary import boundary
 
 BACKGROUND = 0
 

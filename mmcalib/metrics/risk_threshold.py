@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_share
 from mmcalib.metrics.counts import (
     narrow_bin_thresholds,
     predicted_in_narrow_bins,
     shares_above,
 )
+from mmcalib.options import check_share
 
 # Where the tests begin, on their way from the strictest threshold to the loosest.
 STARTS = (1 - 2.0**-9, 1 - 2.0**-7, 1 - 2.0**-5, 1 - 2.0**-3, 1 - 2.0**-1)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
+from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics import counts
 from mmcalib.metrics.counts import NUM_NARROW, Counts, Predictions, bin_of
-from mmcalib.work_dir import BROKEN_FILE
 
 
 def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class CalibrationStatistics:
             not counted.
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
-            boundary, as :mod:`~mmcalib.samples.boundary` has them; None likewise.
+            boundary, as :mod:`~mmcalib.predictions.boundary` has them; None likewise.
         image_class: ``(R, 2)`` int64, which image and class each row of `image_class_bins` is of.
         image_class_bins: ``(R, 2, 98)`` int32, how many predictions of a class in an image are in
             each narrow bin, and how many of them are correct; both None if classes were not

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mmcalib.metrics import errors
+from mmcalib.metrics import calibration_errors as errors
 from mmcalib.texts import printable
 
 

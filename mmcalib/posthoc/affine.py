@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.checks import UserError, check_choice, check_number
+from mmcalib.errors import UserError
+from mmcalib.options import check_choice, check_number
 from mmcalib.posthoc.scaler import (
     BOUNDS,
     LogitScaler,

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import UserError, at_least_single, check_choice
-from mmcalib.samples.from_loader import Logits, key_of, logits_of
+from mmcalib.errors import UserError
+from mmcalib.options import check_choice
+from mmcalib.predictions.loader import Logits, key_of, logits_of
+from mmcalib.tensors import at_least_single
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.per_label import ScalerPerLabel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
+from mmcalib.options import check_number
 from mmcalib.posthoc.scaler import BOUNDS, LogitScaler, Rows, gaps_to_top, of_given_head
 
 # Of the entries on the diagonal, in units of 1/T, so that a prediction stays above the others.

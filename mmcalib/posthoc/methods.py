@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mmcalib.checks import UserError, check_choice
+from mmcalib.errors import UserError
+from mmcalib.options import check_choice
 from mmcalib.posthoc import affine, binary, by_class, ets, isotonic
 from mmcalib.posthoc.scaler import LogitScaler
 

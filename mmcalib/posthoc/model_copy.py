@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 
 IN_PLACE = 'give copy=False, which calibrates the given model itself'
 # Where modules keep what is copied by itself: submodules, and leaf tensors.

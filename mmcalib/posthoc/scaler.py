@@ -19,7 +19,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmcalib import __version__
-from mmcalib.arrays import (
+from mmcalib.errors import UserError
+from mmcalib.files import whole_file
+from mmcalib.predictions.arrays import (
     axes_look_alike,
     labelled_rows,
     mark_masked,
@@ -27,14 +29,7 @@ from mmcalib.arrays import (
     valid_labels,
     without_class_axis,
 )
-from mmcalib.checks import (
-    SUM_TOLERANCE,
-    UserError,
-    at_least_single,
-    check_finite,
-    check_range,
-)
-from mmcalib.work_dir import whole_file
+from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_finite, check_range
 
 # Where a temperature ends that the data do not determine, as separable logits do not.
 BOUNDS = (0.01, 100.0)

@@ -10,17 +10,17 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib import visualization as drawing
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
+from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.record import Record, check_shape, model_label, read_json
 from mmcalib.reports.runs import Run, read_runs
 from mmcalib.reports.settings import distinct
 from mmcalib.reports.shifted import corrupted, measures_of
 from mmcalib.reports.tables import rows_of
-from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
+from mmcalib.runs.record import Record, check_shape, model_label, read_json
 
-# What a figure of a sweep is drawn from, see mmcalib.record.check_shape.
+# What a figure of a sweep is drawn from, see mmcalib.runs.record.check_shape.
 ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
 SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [ROW]}
 # Of tests under shift: the caption of a figure, and its metrics.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from mmcalib.record import COUNTS_VALID_PIXELS, is_ensemble
 from mmcalib.reports.runs import Run
+from mmcalib.runs.record import COUNTS_VALID_PIXELS, is_ensemble
 
 
 @cache

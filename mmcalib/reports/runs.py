@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
+from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.keys import CLEAN, OOD
-from mmcalib.record import Record, model_label
+from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.reports import shifted
-from mmcalib.samples import OOD_GROUPS
-from mmcalib.work_dir import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
+from mmcalib.runs.record import Record, model_label
+from mmcalib.runs.work_dir import EARLIER
 
 # The files that tell of a run. Of a folder without a test, the first of them says why.
 LEFT_OUT = {

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 
+from mmcalib.files import RESULTS
 from mmcalib.metrics.keys import AECE, AUGRC, CLEAN, ECE, MEAN, NLL, QUALITIES, WORST, worst
-from mmcalib.record import Record
-from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS, GROUPS
-from mmcalib.work_dir import RESULTS
+from mmcalib.names import BENCHMARK, CORRUPTIONS, GROUPS
+from mmcalib.runs.record import Record
 
 # The metrics that are compared.
 MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of, metric_name
-from mmcalib.record import SHORT_NAMES, SYMBOLS, digest, paths_of
+from mmcalib.names import SHORT_NAMES, SYMBOLS
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.runs import Run
 from mmcalib.reports.settings import distinct, flatten, key_and_value, told_apart
+from mmcalib.runs.record import digest, paths_of
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')

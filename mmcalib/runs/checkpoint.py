@@ -23,11 +23,11 @@ from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 from torch import Tensor, nn
 
-from mmcalib.checks import UserError
 from mmcalib.cli.files import other_checkpoints
+from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
-from mmcalib.record import digest, type_name
 from mmcalib.runs.config_tree import parse_config
+from mmcalib.runs.record import digest, type_name
 
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')

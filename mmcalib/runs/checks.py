@@ -22,18 +22,18 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
-from mmcalib.arrays import unchanged_randomness
-from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
-from mmcalib.datasets.download_sources import missing_data_message
-from mmcalib.hooks import LearnFromValidationHook
-from mmcalib.hooks.name_broken_samples_hook import labels_known_to, name_samples
+from mmcalib.errors import UserError, did_you_mean, nearest, suggestion
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
-from mmcalib.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
-from mmcalib.models.predicting_head import classes_of_head, takes_several_labels
-from mmcalib.posthoc.attached import AttachedScaling
+from mmcalib.openmmlab.calibrated_model import is_calibrated
+from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
+from mmcalib.openmmlab.hooks import LearnFromValidationHook
+from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to, name_samples
+from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.runs.checkpoint import check_classes, classes_of
 from mmcalib.runs.config_tree import parameters_of
+from mmcalib.runs.missing_data import missing_data_message
+from mmcalib.tensors import unchanged_randomness
 
 # What parts of a config raise that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -199,7 +199,7 @@ def check_learning(runner: Runner, model: nn.Module) -> None:
     validates = runner.cfg.get('val_dataloader')
     for module in model.modules():
         name = type(module).__name__
-        if isinstance(module, AttachedScaling):
+        if is_calibrated(module):
             raise UserError(
                 'the config has a calibration attached, which would not follow the training: '
                 'train with the config that was calibrated, load this checkpoint with load_from, '

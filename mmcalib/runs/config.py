@@ -22,12 +22,13 @@ from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from mmcalib import register
-from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import STACKS, find_config
-from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
-from mmcalib.record import walk
+from mmcalib.errors import UserError, did_you_mean, nearest
+from mmcalib.files import experiment_name
+from mmcalib.openmmlab.hooks.drawing_hooks import TESTED_SPLIT
+from mmcalib.options import check_integer
 from mmcalib.runs.config_tree import class_of, find_toolbox
-from mmcalib.work_dir import experiment_name
+from mmcalib.runs.record import walk
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.

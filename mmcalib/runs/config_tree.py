@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from mmengine.registry import MODELS, Registry
 
-from mmcalib.datasets.download_sources import SOURCES
-from mmcalib.record import type_name, walk
+from mmcalib.openmmlab.datasets.download_sources import SOURCES
+from mmcalib.runs.record import type_name, walk
 
 # What decides about the figures of a training, by the config's own keys.
 DECIDING = (
@@ -116,7 +116,7 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     return {'type': type_name(loss['type']), **plain(told)}
 
 
-def class_of(part: Mapping, scope: str | None, registry: Registry = MODELS) -> type | None:
+def class_of(part: Mapping, scope: str | None, registry: Registry = MODELS) -> Callable | None:
     """Return the class of a part of a config, None if no registry knows its type."""
     if not isinstance(part['type'], str):
         return part['type']
@@ -142,11 +142,14 @@ def find_toolbox(cfg: Mapping) -> str | None:
     return next((package for package in packages if package in TOOLBOXES), None)
 
 
-def parameters_of(kind: type | None) -> dict[str, inspect.Parameter]:
-    """Return the constructor's options of a class, those of its base classes included."""
+def parameters_of(kind: Callable | None) -> dict[str, inspect.Parameter]:
+    """Return the options of a function or of a class, those of its base classes included."""
     if kind is None:
         return {}
-    kinds = [kind] if '__signature__' in vars(kind) else kind.__mro__[-2::-1]
+    if isinstance(kind, type) and '__signature__' not in vars(kind):
+        kinds = kind.__mro__[-2::-1]
+    else:
+        kinds = [kind]
     found = {k: p for each in kinds for k, p in inspect.signature(each).parameters.items()}
     return {k: p for k, p in found.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
 

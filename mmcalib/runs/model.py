@@ -22,13 +22,14 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib import record
-from mmcalib.checks import UserError, check_integer, check_number
-from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.record import differences, identity, paths_of
+from mmcalib.errors import UserError
+from mmcalib.files import RESULTS, VALIDATION_RESULTS
+from mmcalib.openmmlab.ensembles import MeanProbabilityModel
+from mmcalib.options import check_integer, check_number
 from mmcalib.runs import config_tree
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
 from mmcalib.runs.config_tree import find_toolbox, pipelines_in, pipelines_of, plain, type_name
-from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
+from mmcalib.runs.record import differences, identity, paths_of
 
 BEFORE_VIEWS = 'pipelines_before_views'  # in a config: of its images
 FACTS = 'facts'  # in `meta` of a checkpoint: its loss and its training

@@ -9,11 +9,11 @@ from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
 from mmengine.runner import Runner
 
-from mmcalib.checks import UserError
-from mmcalib.record import differences
+from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.config_tree import losses_of
 from mmcalib.runs.model import facts_of
+from mmcalib.runs.record import differences
 
 # The keys of train_cfg that a resumed training may change.
 LENGTH = ('max_epochs', 'max_iters')

@@ -18,19 +18,19 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib.checks import UserError
-from mmcalib.distributed import join_processes
-from mmcalib.hooks import SameBuffersHook
-from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
-from mmcalib.hooks.resume_hook import ResumeHook
-from mmcalib.hooks.several_labels_hook import SeveralLabelsHook
-from mmcalib.record import walk
+from mmcalib.errors import UserError
+from mmcalib.files import RESULTS, check_writable
+from mmcalib.openmmlab.hooks import SameBuffersHook
+from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
+from mmcalib.openmmlab.hooks.resume_hook import ResumeHook
+from mmcalib.openmmlab.hooks.several_labels_hook import SeveralLabelsHook
 from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config import set_loader_defaults
 from mmcalib.runs.model import FACTS, facts_in, facts_of
+from mmcalib.runs.processes import join_processes
+from mmcalib.runs.record import walk
 from mmcalib.runs.resume import check_settings, lengthen_schedules, scheduler_states
-from mmcalib.work_dir import RESULTS, check_writable
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.
 NOISE = ('Saving checkpoint at ', 'The previous best checkpoint ', 'paramwise_options -- ')

@@ -19,25 +19,20 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmcalib import __version__
-from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
-from mmcalib.datasets.same_data import build_if_there, same_data, sample_ids
-from mmcalib.distributed import leave_processes
-from mmcalib.hooks import ReliabilityDiagramHook
-from mmcalib.hooks.drawing_hooks import kept_statistics, tested_split
-from mmcalib.metrics import (
-    CalibrationMetric,
-    CalibrationStatistics,
-    ImageScoreMetric,
-    OODMetric,
-    keys,
-)
+from mmcalib.errors import UserError
+from mmcalib.files import RESULTS, STATISTICS, check_writable, experiment_name, of_split, whole_file
+from mmcalib.metrics import CalibrationStatistics, keys
+from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.definitions import metric_of
-from mmcalib.metrics.errors import gap
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.models.predicting_head import classes_of_head
-from mmcalib.record import Record, is_ensemble, model_label, paths_of
+from mmcalib.openmmlab.heads import classes_of_head
+from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
+from mmcalib.openmmlab.hooks.drawing_hooks import kept_statistics, tested_split
+from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
+from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
+from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
@@ -50,17 +45,10 @@ from mmcalib.runs.config_tree import (
     plain,
     type_name,
 )
+from mmcalib.runs.processes import leave_processes
+from mmcalib.runs.record import Record, is_ensemble, model_label, paths_of
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.samples.boundary import RANGE_NAMES
-from mmcalib.work_dir import (
-    RESULTS,
-    STATISTICS,
-    check_writable,
-    experiment_name,
-    locked,
-    of_split,
-    whole_file,
-)
+from mmcalib.runs.work_dir import locked
 
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
@@ -180,10 +168,11 @@ def run_test(
 ) -> dict:
     """Test, and leave the files that later tools read in the work dir.
 
-    That is ``results.json`` with the :class:`~mmcalib.record.Record`, and ``calibration.npz`` with
-    what the ``CalibrationMetric`` has counted; see
-    :func:`~mmcalib.hooks.drawing_hooks.kept_statistics` for more than one. Of the split ``'val'``
-    their names end in ``_val``. The record is written last: where it is, the others are its own.
+    That is ``results.json`` with the :class:`~mmcalib.runs.record.Record`, and ``calibration.npz``
+    with what the ``CalibrationMetric`` has counted; see
+    :func:`~mmcalib.openmmlab.hooks.drawing_hooks.kept_statistics` for more than one. Of the
+    split ``'val'`` their names end in ``_val``. The record is written last: where it is,
+    the others are its own.
 
     Args:
         runner: Of a config with a test split, with the weights loaded.
@@ -405,7 +394,7 @@ def strata(kept: Mapping) -> dict:
     """Return the calibration of each class, and at each distance, that a test has measured.
 
     Args:
-        kept: Of :func:`~mmcalib.hooks.drawing_hooks.kept_statistics`.
+        kept: Of :func:`~mmcalib.openmmlab.hooks.drawing_hooks.kept_statistics`.
 
     Returns:
         ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics

@@ -11,10 +11,9 @@ from mmengine.hooks import CheckpointHook, EMAHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.processes import is_first_process
-from mmcalib.distributed import leave_processes
+from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import (
     Checkpoint,
     checkpoint_of,
@@ -25,10 +24,11 @@ from mmcalib.runs.checkpoint import (
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
 from mmcalib.runs.model import describe, facts_in, load
+from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import check_settings
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
-from mmcalib.work_dir import locked, set_aside
+from mmcalib.runs.work_dir import locked, set_aside
 
 UNSAVED = 'last weights'  # in place of the path of a checkpoint
 

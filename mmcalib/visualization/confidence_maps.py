@@ -14,12 +14,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from mmcalib.checks import UserError
-from mmcalib.metrics.errors import calibration_error
+from mmcalib.errors import UserError
+from mmcalib.files import BROKEN_FILE, whole_file
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.visualization.reliability import bins_of, draw_bars, draw_diagonal
 from mmcalib.visualization.style import GREY, as_label, labelled, legend, wrapped
-from mmcalib.work_dir import BROKEN_FILE, whole_file
 
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors', 'reliability (%)')
 # Dark where sure, as in the paper, so that doubt lights up.

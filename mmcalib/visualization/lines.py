@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from mmcalib.checks import UserError, check_choice
+from mmcalib.errors import UserError
 from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.samples.boundary import RANGE_NAMES
+from mmcalib.options import check_choice
+from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.visualization import style
 
 PARAMETERS = {

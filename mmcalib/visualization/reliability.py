@@ -12,13 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from mmcalib.arrays import A
-from mmcalib.checks import UserError, check_choice, check_integer
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import condensed
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, tails_of
 from mmcalib.metrics.measure import counts_of
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.options import check_choice, check_integer
+from mmcalib.predictions.arrays import A
 from mmcalib.visualization import style
 
 TITLED = ('ECE', 'AECE')

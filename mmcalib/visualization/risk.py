@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import grouped
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve

@@ -14,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mmcalib.checks import UserError, check_choice
+from mmcalib.errors import UserError
+from mmcalib.files import whole_file
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.options import check_choice
 from mmcalib.texts import printable
-from mmcalib.work_dir import whole_file
 
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
 # with grey for their black, which is that of hatches; these and markers do without any colour.
@@ -28,8 +29,8 @@ MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '<')
 LINES = ('-', '--', '-.', ':', (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
 HATCHES = (None, '///', '..', 'xx', 'oo', '\\\\\\', '++', '**')
 GREY = '#444444'
-# By the names that mmcalib.record gives them, in small letters. The colour-blind can tell those of
-# the first six from each other, which most figures compare.
+# By their short names, in small letters. The colour-blind can tell those of the
+# first six from each other, which most figures compare.
 LOSSES = 'ce mbls ls fl flsd ecp brier dfl ifl bsce mdca svls nacl ml1-ace acls cals adafocal'
 OTHERS = '#875692 #BE0032 #A89A00 #3F2E8C #8DB600 #654522 #2B3D26 #C2A878 #7A1200 #FF6FB5 #00B8B0'
 LOSS_COLOURS = dict(zip(LOSSES.split(), (*COLOURS[:6], *OTHERS.split()), strict=True))

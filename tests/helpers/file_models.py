@@ -9,10 +9,10 @@ from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import narrow_counts
-from mmcalib.record import Record
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe
+from mmcalib.runs.record import Record
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
 SEGMENTOR = dict(

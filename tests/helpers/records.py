@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from mmcalib.record import Record
+from mmcalib.runs.record import Record
 
 CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
 VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)

@@ -7,8 +7,8 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmcalib.posthoc.draw import draw
-from mmcalib.posthoc.model_logits import predictions
+from mmcalib.calibration.draw import draw
+from mmcalib.openmmlab.runner_source import predictions
 
 
 @MODELS.register_module(force=True)

@@ -15,19 +15,16 @@ from mmpretrain.registry import METRICS as PRETRAIN
 from mmseg.registry import METRICS as SEG
 from samples import as_segmented, classified, probabilities, segmented
 
-from mmcalib.metrics import (
+from mmcalib.metrics import NAMES, PROTOCOLS, counts, measure
+from mmcalib.openmmlab.metrics import (
     AECE,
     ECE,
-    NAMES,
-    PROTOCOLS,
     CalibrationMetric,
     ForegroundIoU,
     ImageScoreMetric,
     OODMetric,
-    counts,
-    measure,
 )
-from mmcalib.metrics import list_metric as module
+from mmcalib.openmmlab.metrics import list_metric as module
 
 LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')
 EVERY = (*NAMES, *LEVELS)

@@ -8,10 +8,11 @@ import references
 import torch
 from samples import as_segmented
 
-from mmcalib.metrics import CalibrationMetric, measure, ranking
+from mmcalib.metrics import measure, ranking
 from mmcalib.metrics.counts import Counts, condensed, of_map
 from mmcalib.metrics.measure import counts_of
-from mmcalib.samples.reading import read_pixels
+from mmcalib.openmmlab.metrics import CalibrationMetric
+from mmcalib.openmmlab.samples import read_pixels
 
 
 def read(sample):

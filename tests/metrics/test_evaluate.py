@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mmcalib import evaluate, measure
-from mmcalib.metrics import PROTOCOLS, CalibrationMetric
+from mmcalib.metrics import PROTOCOLS
 from mmcalib.metrics.intervals import intervals
+from mmcalib.openmmlab.metrics import CalibrationMetric
 
 NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
 KEPT = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']  # those with intervals

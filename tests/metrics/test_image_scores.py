@@ -13,15 +13,9 @@ from samples import as_segmented, classified, probabilities, segmented
 from sklearn.metrics import jaccard_score
 from test_all_metrics import evaluate
 
-from mmcalib.metrics import (
-    ForegroundIoU,
-    ImageScoreMetric,
-    image_failure_figures,
-    image_risks,
-    image_scores,
-    pairwise_dice,
-)
+from mmcalib.metrics import image_failure_figures, image_risks, image_scores, pairwise_dice
 from mmcalib.metrics.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
+from mmcalib.openmmlab.metrics import ForegroundIoU, ImageScoreMetric
 
 CLASSES, PLANES = ('background', *'abcd'), ('pred_sem_seg', 'gt_sem_seg')
 

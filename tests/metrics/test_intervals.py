@@ -11,7 +11,7 @@ import torch
 from commands import ROOT
 from scipy import stats
 
-from mmcalib.metrics.errors import calibration_error, maximum_error
+from mmcalib.metrics.calibration_errors import calibration_error, maximum_error
 from mmcalib.metrics.intervals import gap_intervals, interval_values, intervals
 
 # Its simulated images have a known error.

@@ -11,19 +11,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import (
-    CalibrationMetric,
-    ImageScoreMetric,
-    OODMetric,
-    class_thresholds,
-    image_failure_figures,
-    image_scores,
-    measure,
-)
+from mmcalib.metrics import class_thresholds, image_failure_figures, image_scores, measure
 from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
-from mmcalib.samples.reading import read_unlabelled
+from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
+from mmcalib.openmmlab.samples import read_unlabelled
 
 
 def binary(n):

@@ -9,15 +9,16 @@ import torch
 from samples import as_segmented, classified, segmented
 from test_all_metrics import evaluate, in_patches
 
-from mmcalib.checks import UserError
-from mmcalib.metrics import PROTOCOLS, CalibrationMetric, CalibrationStatistics, object_ious
-from mmcalib.metrics import list_metric as module
+from mmcalib.errors import UserError
+from mmcalib.metrics import PROTOCOLS, CalibrationStatistics, object_ious
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.counts import narrow_bin_thresholds, shares_above
-from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.measure import predicted_class_calibration
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.samples.boundary import DISTANCES, RANGE_NAMES
-from mmcalib.samples.objects import objects_of_logits
+from mmcalib.openmmlab.metrics import CalibrationMetric
+from mmcalib.openmmlab.metrics import list_metric as module
+from mmcalib.predictions.boundary import DISTANCES, RANGE_NAMES
+from mmcalib.predictions.objects import objects_of_logits
 
 CLASSES = ('a', 'background', 'c', 'd', 'e')
 ALL = dict(per_class=True, per_distance=True)

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.isotonic import isotonic_regression
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
 from mmcalib.posthoc import SCALERS, load_scaler, scaler
 from mmcalib.posthoc.attached import AttachedScaling, attached

@@ -16,13 +16,13 @@ from commands import ROOT
 from mmengine.config import Config
 from tested import config_of, test_checkpoint
 
-from mmcalib.checks import UserError
-from mmcalib.record import Record
+from mmcalib.errors import UserError
 from mmcalib.runs import checkpoint as checkpoint_module
 from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
+from mmcalib.runs.record import Record
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import resume_from, train_and_test
-from mmcalib.work_dir import locked, set_aside
+from mmcalib.runs.work_dir import locked, set_aside
 
 MBLS = ROOT / 'configs/mbls/digits.py'
 
@@ -269,7 +269,7 @@ def test_a_checkpoint_is_its_weights_whole_and_in_either_format(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'writer', ['mmcalib.record.Record.write', 'mmcalib.metrics.CalibrationStatistics.save']
+    'writer', ['mmcalib.runs.record.Record.write', 'mmcalib.metrics.CalibrationStatistics.save']
 )
 def test_a_stop_while_results_are_written_leaves_no_mixed_ones(
     writer, trained, tmp_path, monkeypatch

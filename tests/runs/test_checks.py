@@ -10,7 +10,7 @@ from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import DATASETS, METRICS
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.runs.checks import check_samples, check_selection
 
 ECE = dict(type='ECE')

@@ -7,10 +7,10 @@ from commands import ROOT
 from images import write_voc
 from mmengine.config import Config
 
-from mmcalib.checks import UserError
-from mmcalib.datasets.download_sources import missing_data_message
+from mmcalib.errors import UserError
+from mmcalib.files import experiment_name
 from mmcalib.runs.config import limit_samples, load_config, set_work_dir, use_evaluation
-from mmcalib.work_dir import experiment_name
+from mmcalib.runs.missing_data import missing_data_message
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
 SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')

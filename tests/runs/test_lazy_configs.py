@@ -15,8 +15,8 @@ from images import write_voc
 from PIL import Image
 from shifted import needs_extra
 
-from mmcalib.record import Record
 from mmcalib.runs.config import load_config
+from mmcalib.runs.record import Record
 
 RUNTIME = """
 from mmengine.dataset import DefaultSampler
@@ -121,7 +121,7 @@ with read_base():
     from .{base} import *
 
 from mmcalib.losses import MarginLabelSmoothingLoss
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.openmmlab.metrics import CalibrationMetric
 
 loss = dict(type=MarginLabelSmoothingLoss, margin=8.0, alpha=0.1)
 model.{head} = loss
@@ -275,7 +275,7 @@ def test_sweep_of_a_lazy_config_replaces_its_cross_entropy(run, monkeypatch):
     [
         "dict(type='CalibrationMetric', metrics=['NLL'])",
         "dict(type='mmengine.CalibrationMetric', metrics=['NLL'])",
-        "dict(type='mmcalib.metrics.CalibrationMetric', metrics=['NLL'])",
+        "dict(type='mmcalib.openmmlab.metrics.CalibrationMetric', metrics=['NLL'])",
     ],
 )
 def test_a_metric_by_any_name_is_an_evaluator(evaluator, run):

@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from records import write
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import finished_of, set_views

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tested import config_of
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import load_file
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import resume_from, train_and_test

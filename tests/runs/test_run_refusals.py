@@ -13,9 +13,9 @@ from test_checkpoint import config
 from test_checks import Others
 from tiny_models import fcn_head, segmentor
 
-from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
-from mmcalib.hooks.name_broken_samples_hook import labels_known_to
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to
 from mmcalib.runs.train import train_and_test
 
 LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"

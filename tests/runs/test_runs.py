@@ -12,8 +12,8 @@ import torch
 from commands import ROOT
 from forked import call_forked
 
-from mmcalib.record import Record, paths_of
 from mmcalib.reports.runs import find_runs
+from mmcalib.runs.record import Record, paths_of
 
 KILLED = """
 _base_ = 'mmcalib::ce/digits.py'

@@ -9,7 +9,8 @@ import torch
 from forked import on_ranks
 from mmengine.evaluator import Evaluator
 
-from mmcalib.metrics import CalibrationMetric, measure
+from mmcalib.metrics import measure
+from mmcalib.openmmlab.metrics import CalibrationMetric
 
 NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy', 'gap']
 CONFIG = """

@@ -5,7 +5,7 @@ import torch
 from records import record, trained
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.record import Record
+from mmcalib.runs.record import Record
 from mmcalib.runs.test import summary
 
 METRICS = {

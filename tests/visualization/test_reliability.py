@@ -9,7 +9,7 @@ from samples import segmented
 
 import mmcalib
 from mmcalib import metrics
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.visualization import draw_image_calibration, draw_reliability, to_rgb
 
 

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from mmcalib.checks import UserError
-from mmcalib.record import SHORT_NAMES
+from mmcalib.errors import UserError
+from mmcalib.names import SHORT_NAMES
 from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, looks_of, save_figure
 
 

@@ -35,8 +35,8 @@ from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationStatistics, class_thresholds, risk_threshold
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.counts import narrow_bin_thresholds, predicted_in_narrow_bins, shares_above
-from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
 from mmcalib.reports.formats import table_text

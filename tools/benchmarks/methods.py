@@ -16,14 +16,14 @@ import torch
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
+from mmcalib.calibration.choose import MOST_CLASSES, NONE
+from mmcalib.calibration.draw import draw
+from mmcalib.calibration.folds import FOLDS, folds_of_groups
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import image_risks, measure
+from mmcalib.openmmlab.runner_source import predictions
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.choose import MOST_CLASSES, NONE
-from mmcalib.posthoc.draw import draw
-from mmcalib.posthoc.folds import FOLDS, folds_of_groups
-from mmcalib.posthoc.model_logits import predictions
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.checkpoint import read_checkpoint

@@ -33,9 +33,9 @@ from mmcalib import losses
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.files import split_members
 from mmcalib.cli.parser import ToolParser
-from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
-from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.definitions import NAMES
+from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import build, members_of, set_model

@@ -1,5 +1,5 @@
 # CIFAR-10 in its official batches: 45,000 of the training images train and 5,000, drawn by a seed,
-# validate; 10,000 test. See mmcalib.datasets.seeded_split for how they are drawn.
+# validate; 10,000 test. See mmcalib.openmmlab.datasets.seeded_split for how they are drawn.
 dataset_type = 'CIFAR10'
 data_root = 'data/cifar10'
 split = dict(type='SeededSplit', held_out=5000, seed=0)

@@ -1,6 +1,7 @@
 # Tiny-ImageNet as it unpacks: of the 500 training images of each class 450 train and 50, drawn by a
 # seed, validate (90,000 and 10,000); the official validation images test, since the labels of the
-# official test images are not public. See mmcalib.datasets.seeded_split for how they are drawn.
+# official test images are not public. See
+# mmcalib.openmmlab.datasets.seeded_split for how they are drawn.
 dataset_type = 'TinyImageNet'
 data_root = 'data/tiny-imagenet-200'
 split = dict(type='SeededSplit', held_out_per_class=50, seed=0)

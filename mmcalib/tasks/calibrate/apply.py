@@ -15,15 +15,16 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmcalib.checks import UserError
-from mmcalib.models.predicting_head import has_several_labels
-from mmcalib.posthoc import LogitScaler, fold_into_layer
+from mmcalib.calibration import place as fold_into_layer
+from mmcalib.calibration.place import OriginalLogits, Placement, fold_layers
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.heads import has_several_labels
+from mmcalib.openmmlab.runner_source import image_logits
+from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.attached import attached
-from mmcalib.posthoc.fold_into_layer import OriginalLogits, Placement, fold_layers
-from mmcalib.posthoc.model_logits import image_logits
+from mmcalib.predictions.kept_batches import KeptBatch
 from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.model import model_of
-from mmcalib.samples.kept_batches import KeptBatch
 
 SIGMOIDS = 'each class has a separate sigmoid'
 
@@ -32,7 +33,7 @@ def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[
     """Return the layers that can absorb a scaling, or none and why, as found by running the model.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.openmmlab.runner_source.predictor`.
         scaler: The method, not fitted.
         batch: Images to run the model on.
 
@@ -51,13 +52,13 @@ def placement_of(
     """Return where a fitted scaling goes, on which all processes agree.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.openmmlab.runner_source.predictor`.
         scaler: A fitted scaler.
         batches: Batches that this process has read.
         of_samples: How it has read them.
 
     Raises:
-        ValueError: See :func:`~mmcalib.posthoc.fold_into_layer.place`.
+        ValueError: See :func:`~mmcalib.calibration.place.place`.
     """
     if has_several_labels(model):
         return Placement(reason=SIGMOIDS)
@@ -138,7 +139,7 @@ def prove(
         batches: Batches to predict.
 
     Raises:
-        ValueError: See :func:`~mmcalib.posthoc.fold_into_layer.prove`.
+        ValueError: See :func:`~mmcalib.calibration.place.prove`.
     """
     calibrated = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
     fill(calibrated, checkpoint_of(content, 'the calibrated model'))

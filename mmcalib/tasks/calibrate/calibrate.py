@@ -22,19 +22,22 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib import __version__
-from mmcalib.checks import UserError, check_integer
+from mmcalib.calibration.choose import NONE
+from mmcalib.calibration.draw import DrawnPredictions, draw, joined
+from mmcalib.calibration.effect import before_and_after
+from mmcalib.calibration.fit import fit_scaling
+from mmcalib.calibration.folds import FOLDS, independent_groups
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.processes import is_first_process
-from mmcalib.datasets.same_data import same_data
-from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.models.predicting_head import head_of
+from mmcalib.errors import UserError
+from mmcalib.files import check_writable, whole_file
+from mmcalib.openmmlab.ensembles import MeanProbabilityModel
+from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.runner_source import predictions
+from mmcalib.openmmlab.same_data import same_data
+from mmcalib.options import check_integer
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.before_and_after import before_and_after
-from mmcalib.posthoc.choose import NONE
-from mmcalib.posthoc.draw import DrawnPredictions, draw, joined
-from mmcalib.posthoc.fit_scaling import fit_scaling
-from mmcalib.posthoc.folds import FOLDS, independent_groups
-from mmcalib.posthoc.model_logits import predictions
+from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
 from mmcalib.runs.checks import check_run
@@ -46,11 +49,9 @@ from mmcalib.runs.config import (
 )
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.samples.kept_batches import KeptBatches
 from mmcalib.tasks.calibrate.apply import applied, layers_for, placement_of, prove
 from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
 from mmcalib.tasks.calibrate.held_out import MOST_LEARNED, shared_with
-from mmcalib.work_dir import check_writable, whole_file
 
 HELD_OUT = (
     'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
@@ -200,7 +201,7 @@ def calibrate(
     Args:
         runner: Of the config that :func:`prepare` returned.
         scaler: Not fitted yet; None to choose a method by
-            :func:`~mmcalib.posthoc.choose.choose_method`.
+            :func:`~mmcalib.calibration.choose.choose_method`.
         args: Of tools/calibrate.py, as :func:`prepare` left them.
         tested: The model, as its record has it.
         checkpoints: Of its members.

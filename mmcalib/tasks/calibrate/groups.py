@@ -8,11 +8,11 @@ from itertools import islice
 
 from torch import Tensor
 
-from mmcalib.arrays import unchanged_randomness
-from mmcalib.checks import UserError
-from mmcalib.datasets.same_data import sample_ids
-from mmcalib.distributed import place_of
-from mmcalib.samples.from_loader import group_numbers
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.same_data import sample_ids
+from mmcalib.predictions.loader import group_numbers
+from mmcalib.predictions.ranks import place_of
+from mmcalib.tensors import unchanged_randomness
 
 
 def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mmengine.config import Config
 
-from mmcalib.datasets.same_data import build_if_there, sample_ids
+from mmcalib.openmmlab.same_data import build_if_there, sample_ids
 
 # Above this share of training images, what is fitted holds for images that were learned.
 MOST_LEARNED = 0.1

@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mmcalib.calibration.effect import worse_figures
+from mmcalib.calibration.fit import data_sentences
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
-from mmcalib.posthoc.before_and_after import worse_figures
-from mmcalib.posthoc.fit_scaling import data_sentences
 
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0

@@ -17,18 +17,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmcalib import __version__
-from mmcalib.checks import UserError, check_number
+from mmcalib.calibration.place import largest_difference
 from mmcalib.cli.files import find_checkpoint
-from mmcalib.models.predicting_head import head_of
-from mmcalib.posthoc.fold_into_layer import largest_difference
-from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.errors import UserError
+from mmcalib.files import check_writable, whole_file
+from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.sample_writing import probabilities_in
+from mmcalib.options import check_number
+from mmcalib.predictions.full_precision import full_precision
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, read_checkpoint
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import build, describe_calibration
-from mmcalib.samples.writing import probabilities_in
 from mmcalib.tasks.export.predicting_network import PredictingNetwork
-from mmcalib.work_dir import check_writable, whole_file
 
 INPUT = 'pixels'
 AXES = ('batch', 'channels', 'height', 'width')

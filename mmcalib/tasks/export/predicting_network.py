@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmcalib.checks import UserError
-from mmcalib.models.predicting_head import has_several_labels, returns_scores
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.heads import has_several_labels, returns_scores
 
 # The option of a data preprocessor that reverses the channels, as the toolboxes' versions call it.
 REVERSES = ('to_rgb', 'channel_conversion', '_channel_conversion')

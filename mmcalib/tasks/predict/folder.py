@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmcalib.checks import UserError
-from mmcalib.record import differences, read_json
+from mmcalib.errors import UserError
+from mmcalib.files import whole_file
+from mmcalib.runs.record import differences, read_json
 from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import Scorer
 from mmcalib.tasks.predict.summary import Report, captions_of
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
-from mmcalib.work_dir import whole_file
 
 SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
 TABLE, OBJECTS = 'predictions.csv', 'objects.csv'

@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from mmcalib.checks import UserError
-from mmcalib.hooks.name_broken_samples_hook import file_problem
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.hooks.broken_samples_hook import file_problem
 
 IMAGES = tuple(f'.{kind}' for kind in ('bmp', 'dib', 'gif', 'jp2', 'jpe', 'jpeg', 'jpg', 'pbm',
                 'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp'))  # fmt: skip

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from mmengine.dist import all_gather_object, get_dist_info
 
-from mmcalib.checks import UserError, check_share
 from mmcalib.cli.files import split_members
-from mmcalib.record import identity
+from mmcalib.errors import UserError
+from mmcalib.files import check_writable
+from mmcalib.options import check_share
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import members_of, set_model
+from mmcalib.runs.record import identity
 from mmcalib.tasks.predict.folder import ARRAYS, LABELS, PICTURES, SETTINGS, PredictionFolder
 from mmcalib.tasks.predict.images import find_images
 from mmcalib.tasks.predict.predictor import Prediction, Predictor, unlabelled_steps
 from mmcalib.tasks.predict.scores import FolderScores, Scorer
 from mmcalib.tasks.predict.summary import Report, class_summary, gallery_of
 from mmcalib.tasks.predict.validation import statistics_of
-from mmcalib.work_dir import check_writable
 
 MOST_LABELS = 254  # classes that a mask has room for
 File = str | os.PathLike

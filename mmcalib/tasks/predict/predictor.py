@@ -14,16 +14,16 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
 from torch.utils.data import DataLoader
 
-from mmcalib.checks import UserError
-from mmcalib.models.predicting_head import classes_of_head, has_several_labels
-from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
+from mmcalib.openmmlab.sample_writing import disagreement_in
+from mmcalib.openmmlab.samples import background_of, read_unlabelled
+from mmcalib.predictions.full_precision import full_precision
+from mmcalib.predictions.loader import progress
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_toolbox, pipelines_of, type_name
 from mmcalib.runs.model import build, without_labels
-from mmcalib.samples.from_loader import progress
-from mmcalib.samples.reading import background_of, read_unlabelled
-from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.style import as_rgb

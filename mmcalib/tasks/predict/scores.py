@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from mmcalib.checks import UserError, check_number
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import predicted_in_narrow_bins
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import (
@@ -25,8 +25,9 @@ from mmcalib.metrics.risk_threshold import (
     threshold_at_risk,
 )
 from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.samples.objects import RIGHT
-from mmcalib.samples.reading import UnlabelledPrediction
+from mmcalib.openmmlab.samples import UnlabelledPrediction
+from mmcalib.options import check_number
+from mmcalib.predictions.objects import RIGHT
 from mmcalib.tasks.predict.validation import TEST_AGAIN
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ NOTHING = (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class ObjectScores:
-    """An object of a segmented image, see :mod:`~mmcalib.samples.objects`.
+    """An object of a segmented image, see :mod:`~mmcalib.predictions.objects`.
 
     Attributes:
         object: Its number in the image, from 1 on.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmcalib.checks import UserError
-from mmcalib.record import Record
+from mmcalib.errors import UserError
+from mmcalib.files import RESULTS, STATISTICS, of_split
 from mmcalib.runs.model import refuse_other_model
-from mmcalib.work_dir import RESULTS, STATISTICS, of_split
+from mmcalib.runs.record import Record
 
 TEST_AGAIN = (
     'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, with the same '

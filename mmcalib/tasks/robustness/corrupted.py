@@ -11,11 +11,11 @@ from pathlib import Path
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from mmcalib.arrays import unchanged_randomness
-from mmcalib.checks import UserError
-from mmcalib.datasets.cifar_c import LABELS
-from mmcalib.record import type_name, walk
-from mmcalib.transforms.corrupt import check_image
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.datasets.cifar_c import LABELS
+from mmcalib.openmmlab.transforms.corrupt import check_image
+from mmcalib.runs.record import type_name, walk
+from mmcalib.tensors import unchanged_randomness
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')
 
@@ -75,7 +75,7 @@ def places_in(dataset: Mapping, scope: str | None, before: str | None = None) ->
 def corrupted(
     dataset: Mapping, places: Sequence[Place], corruption: str, severity: int, seed: int = 0
 ) -> dict:
-    """Return the config of a data set with :class:`~mmcalib.transforms.Corrupt` at its places."""
+    """Return the config of a data set with ``Corrupt`` at its places."""
     changed = deepcopy(dataset)
     # Two parts may be the same object, which must not be corrupted twice.
     for node, new, place in zip(_leaves(dataset), _leaves(changed), places, strict=True):

@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.progress import track
 
 from mmcalib import __version__
-from mmcalib.checks import UserError
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
-from mmcalib.distributed import leave_processes
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.errors import UserError
+from mmcalib.files import RESULTS
 from mmcalib.metrics.keys import CLEAN, headline
-from mmcalib.record import Record, digest, model_label
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.runs import read_runs
 from mmcalib.reports.shifted import words
@@ -30,10 +29,12 @@ from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
 from mmcalib.runs.checks import check_run
 from mmcalib.runs.config_tree import plain
+from mmcalib.runs.processes import leave_processes
+from mmcalib.runs.record import Record, digest, model_label
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
+from mmcalib.runs.work_dir import locked
 from mmcalib.tasks.robustness.shifts import Shift, plan_shifts, set_loader
-from mmcalib.work_dir import RESULTS, locked
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Hooks that would draw or log each of many tests.

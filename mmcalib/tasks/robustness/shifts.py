@@ -13,13 +13,19 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
-from mmcalib.checks import UserError, check_integer
+from mmcalib.errors import UserError
 from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
+from mmcalib.names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
+from mmcalib.openmmlab.transforms.corrupt import (
+    LEAST_SIZE,
+    check_size,
+    corruption_function,
+    too_wide,
+)
+from mmcalib.options import check_integer
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.model import NORMALISATION, model_of
 from mmcalib.tasks.robustness.corrupted import Place, corrupted, places_in, stored
-from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
-from mmcalib.transforms.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 
 # Names in tables, beside those of corruptions.
 RESERVED = (*OVER_SHIFTS, 'overall', *SETS)

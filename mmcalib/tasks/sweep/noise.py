@@ -8,7 +8,7 @@ from statistics import variance
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.errors import calibration_error
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.intervals import drawn_weights, widening
 
 COVERAGE = 0.95

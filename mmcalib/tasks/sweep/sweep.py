@@ -22,15 +22,16 @@ from rich.progress import track
 from torch import Tensor
 
 from mmcalib import losses
-from mmcalib.checks import UserError, check_integer, suggestion
 from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
-from mmcalib.datasets.same_data import same_data
+from mmcalib.errors import UserError, suggestion
+from mmcalib.files import RESULTS, STATISTICS, SWEEP, experiment_name, of_split, whole_file
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, metric_heading
-from mmcalib.record import Record, differences, loss_label, paths_of, read_json, type_name
+from mmcalib.openmmlab.same_data import same_data
+from mmcalib.options import check_integer
 from mmcalib.reports import figures
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.reports.settings import distinct
@@ -45,19 +46,12 @@ from mmcalib.runs.config_tree import (
     plain,
     training_in,
 )
+from mmcalib.runs.record import Record, differences, loss_label, paths_of, read_json, type_name
+from mmcalib.runs.work_dir import locked
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.noise import may_be_best
 from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
-from mmcalib.work_dir import (
-    RESULTS,
-    STATISTICS,
-    SWEEP,
-    experiment_name,
-    locked,
-    of_split,
-    whole_file,
-)
 
 Value = float | str
 TABLE = 'sweep.md'

@@ -23,11 +23,11 @@ from mmengine.runner import BaseLoop
 from torch import nn
 
 import mmcalib
-from mmcalib.datasets import Digits
-from mmcalib.datasets.same_data import same_data
-from mmcalib.record import Record
+from mmcalib.openmmlab.datasets import Digits
+from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe_calibration
+from mmcalib.runs.record import Record
 
 DIGITS, SCENES = (ROOT / f'configs/ce/{name}.py' for name in ('digits', 'digit_scenes'))
 FEW = {

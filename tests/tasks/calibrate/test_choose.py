@@ -6,15 +6,15 @@ import torch
 from mmengine.registry import DATASETS
 from overconfident import draw_labels
 
-from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.choose import NONE, choose_method, methods_for
-from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.posthoc.folds import (
+from mmcalib.calibration.choose import NONE, choose_method, methods_for
+from mmcalib.calibration.draw import DrawnPredictions
+from mmcalib.calibration.folds import (
     fit_folds,
     folds_of_groups,
     independent_groups,
     neighbours_alike,
 )
+from mmcalib.posthoc import SCALERS
 from mmcalib.tasks.calibrate.groups import groups_of_images
 
 SHIFT = np.array([0.2, 1.5, 0.7, 1.0]), np.array([2.0, -1.0, 0.0, 0.0])

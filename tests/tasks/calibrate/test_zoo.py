@@ -26,10 +26,10 @@ from tool_parsers import parser_of
 from torch import nn
 
 from mmcalib.cli.arguments import parse_member_arguments
-from mmcalib.models.predicting_head import head_of
+from mmcalib.openmmlab.heads import head_of
 from mmcalib.posthoc import TemperatureScaler
+from mmcalib.predictions.kept_batches import KeptBatch
 from mmcalib.runs.config import load_config
-from mmcalib.samples.kept_batches import KeptBatch
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
 from mmcalib.tasks.calibrate.calibrate import prepare
 

@@ -19,10 +19,10 @@ from scipy.special import expit, softmax
 from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
 
 import mmcalib
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import attached as scaling_of
-from mmcalib.posthoc.attached_model import attach
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.export.export_onnx import export_onnx
 

@@ -24,7 +24,7 @@ from PIL import Image
 from sklearn.isotonic import isotonic_regression
 
 import mmcalib
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics, class_thresholds
 from mmcalib.metrics.counts import Counts, of_confidences
 from mmcalib.metrics.statistics import of_images

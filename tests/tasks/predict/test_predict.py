@@ -26,14 +26,14 @@ from mmengine.registry import MODELS
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
-from mmcalib.checks import UserError
 from mmcalib.cli.files import tell_checkpoints_from_images
-from mmcalib.datasets import Digits
+from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
+from mmcalib.openmmlab.datasets import Digits
+from mmcalib.predictions.objects import objects_of_logits
 from mmcalib.runs.config import load_config
-from mmcalib.samples.objects import objects_of_logits
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
@@ -270,7 +270,7 @@ def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match='Stopped'):
-        patch.setattr('mmcalib.record.Record.write', interrupted)
+        patch.setattr('mmcalib.runs.record.Record.write', interrupted)
         call_here(*test, '--calibration', '--cfg-options', 'data_preprocessor.mean=[0,0,0]',
                   monkeypatch=patch)  # fmt: skip
     with pytest.raises(ValueError, match='which belongs to calibration'):

@@ -7,7 +7,7 @@ from commands import ROOT
 from images import save, write_tiny_imagenet
 from mmengine.registry import DATASETS
 
-from mmcalib.datasets import CIFARC
+from mmcalib.openmmlab.datasets import CIFARC
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.robustness.corrupted import corrupted, places_in, stored
 

@@ -15,10 +15,10 @@ import torch
 from commands import ROOT, call_here
 from drawings import statistics, table
 
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.counts import bin_of
-from mmcalib.metrics.errors import calibration_error
-from mmcalib.record import read_json
 from mmcalib.runs.config import load_config
+from mmcalib.runs.record import read_json
 from mmcalib.tasks.sweep.jobs import environment, run_jobs
 from mmcalib.tasks.sweep.noise import may_be_best
 from mmcalib.tasks.sweep.sweep import option_keys

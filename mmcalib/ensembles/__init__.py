@@ -1,9 +1,0 @@
-"""Ensembles: members, test-time augmentation and MC dropout as one model."""
-
-from mmcalib.ensembles.ensemble_model import MeanProbabilityModel
-
-__all__ = ['MeanProbabilityModel']
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,0 +1,105 @@
+"""A toolbox's model with a scaling attached, which calibrates the data samples that it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from mmcalib.openmmlab.heads import has_several_labels, head_of, returns_scores
+from mmcalib.openmmlab.sample_writing import logits_in, put_logits
+from mmcalib.openmmlab.samples import as_binary_map
+
+if TYPE_CHECKING:
+    from mmcalib.posthoc.attached import AttachedScaling
+
+
+@MODELS.register_module(name='CalibratedModel')
+def calibrated_model(*, calibrates: str, calibration: Mapping, **model: Any) -> nn.Module:
+    """Build a model whose predictions are calibrated, in place of the uncalibrated one.
+
+    It is an object of the model's own class, with all its attributes and keys in the checkpoint;
+    those of the calibration begin with ``calibration.``. Data samples have calibrated scores:
+    mmpretrain's ``pred_score``, mmseg's ``seg_logits``. Losses and ``mode='tensor'`` are those of
+    the model itself: ``model.calibration(logits)`` calibrates logits ``(N, K, *)``.
+
+    A config needs three lines::
+
+        custom_imports = dict(imports=['mmcalib'])
+        model = dict(type='CalibratedModel', calibrates='EncoderDecoder',
+                     calibration=dict(method='ets'))
+
+    Args:
+        calibrates: Type of the uncalibrated model.
+        calibration: ``method`` and options of the scaling, see :class:`AttachedScaling`.
+        model: The other options of the model.
+    """
+    from mmcalib.posthoc.attached import AttachedScaling  # scikit-learn takes 0.8 s to import
+
+    return attach(MODELS.build({'type': calibrates, **model}), AttachedScaling(**calibration))
+
+
+def attach(model: nn.Module, calibration: AttachedScaling) -> nn.Module:
+    """Have a model calibrate its predictions, and return it."""
+    kind = type(model)
+    model.__class__ = type(f'Calibrated{kind.__name__}', (_CalibratedPredictions, kind), {})
+    model.calibration = calibration
+    return model
+
+
+def is_calibrated(model: nn.Module) -> bool:
+    """Return whether a model has a scaling attached."""
+    return isinstance(model, _CalibratedPredictions)
+
+
+class _CalibratedPredictions:
+    def predict(self, *args: Any, **kwargs: Any) -> list[BaseDataElement]:
+        samples = super().predict(*args, **kwargs)
+        for sample in samples:
+            calibrate_sample(self, sample, self.calibration)
+        return samples
+
+
+def evaluated_sample(model: nn.Module, sample: BaseDataElement) -> dict:
+    """Return a data sample as metrics read it: one of several labels as a binary map of them."""
+    content = sample.to_dict()
+    return as_binary_map(content) if has_several_labels(model) else content
+
+
+def logits_behind(model: nn.Module, sample: BaseDataElement, *, calibrated: bool = False) -> Tensor:
+    """Return the logits that a data sample's scores stand for.
+
+    Args:
+        model: The model.
+        sample: As it predicted it.
+        calibrated: Whether an attached calibration has replaced the scores, which makes logits of
+            the scores of masks.
+
+    Returns:
+        ``(K,)`` of a classifier, ``(1, 1, K)`` of one with several labels, ``(K, H, W)`` of a
+        segmentor; see :func:`~mmcalib.openmmlab.sample_writing.logits_in`.
+    """
+    of_scores = returns_scores(model) and not calibrated
+    return logits_in(evaluated_sample(model, sample), of_scores=of_scores)
+
+
+def calibrate_sample(
+    model: nn.Module,
+    sample: BaseDataElement,
+    scaling: AttachedScaling,
+    logits: Tensor | None = None,
+) -> None:
+    """Replace the scores of a data sample that a model has predicted by calibrated ones.
+
+    Its `logits`, where known, may have digits that the scores have lost.
+    """
+    logits = logits_behind(model, sample) if logits is None else logits
+    logits = scaling(logits[None])[0]
+    if has_several_labels(model):  # by the head's own threshold, or its number of labels
+        head_of(model)._get_predictions(logits.reshape(1, -1), [sample])
+        return
+    threshold = getattr(head_of(model), 'threshold', 0.5)
+    put_logits(sample, logits, threshold=threshold, keep_class=scaling.scaler.keeps_argmax)

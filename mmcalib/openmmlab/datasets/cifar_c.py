@@ -1,0 +1,52 @@
+"""CIFAR-10-C and CIFAR-100-C, read from their published arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+
+from mmcalib.names import SEVERITIES
+from mmcalib.options import check_choice
+
+LABELS = 'labels.npy'
+
+
+@DATASETS.register_module()
+class CIFARC(BaseDataset):
+    """One corruption of CIFAR-10-C or CIFAR-100-C at one severity: a fifth of its array.
+
+    Args:
+        data_root: The unpacked folder, with ``labels.npy`` and an array ``(5N, H, W, 3)`` of each
+            corruption, severity after severity.
+        corruption: The name of an array, such as ``'fog'``.
+        severity: 1 to 5.
+        channel_order: Channel order of the returned images: ``'rgb'``, like mmpretrain's CIFAR-10,
+            or ``'bgr'``, like loaded files.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``pipeline``, to which
+            each sample comes with ``img`` ``(H, W, 3)`` uint8 and ``gt_label``.
+
+    Raises:
+        FileNotFoundError: If an array is not there.
+        ValueError: If an option is out of range, or images and labels do not fit.
+    """
+
+    def __init__(
+        self, data_root: str, corruption: str, severity: int, *, channel_order='rgb', **kwargs
+    ) -> None:
+        self.corruption = corruption
+        self.severity = check_choice('severity', severity, SEVERITIES)
+        self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
+        # The images are in one array already, which forked workers share.
+        kwargs.setdefault('serialize_data', False)
+        super().__init__(data_root=data_root, **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        paths = (Path(self.data_root, name) for name in (f'{self.corruption}.npy', LABELS))
+        arrays = (np.load(path, mmap_mode='r') for path in paths)
+        images, labels = (np.split(array, len(SEVERITIES))[self.severity - 1] for array in arrays)
+        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
+        images = np.array(images[..., flip], order='C')  # whatever becomes of the file
+        return [{'img': image, 'gt_label': int(k)} for image, k in zip(images, labels, strict=True)]

@@ -1,0 +1,42 @@
+"""Sources of the data sets of the configs, for messages about missing ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from mmcalib.runs.record import walk
+
+SOURCES = {
+    'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there',
+    'TinyImageNet': 'Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and point to its '
+    'tiny-imagenet-200, which holds wnids.txt',
+    'CUB': 'Unpack CUB_200_2011.tgz of https://data.caltech.edu/records/65de6-vp158 and point to '
+    'its CUB_200_2011, which holds images.txt',
+    'PascalVOCDataset': 'Unpack VOCtrainval_11-May-2012.tar of '
+    'http://host.robots.ox.ac.uk/pascal/VOC/voc2012/ and point to its VOCdevkit/VOC2012',
+    'Newsgroups20': 'Unpack 20news-bydate.tar.gz of http://qwone.com/~jason/20Newsgroups/ there, '
+    'so that it holds 20news-bydate-train/, or 20news-19997.tar.gz, which holds 20_newsgroups/',
+}
+VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/ there'
+# Of VOC's lists, for an error.
+AUGMENTED = (
+    " It lists the augmented annotations (SBD), which mmseg's tools/dataset_converters/voc_aug.py "
+    'adds to VOC 2012. '
+)
+WITHOUT_AUGMENTED = (
+    "Without them, set ann_file='ImageSets/Segmentation/train.txt', as "
+    'mmcalib::ce/deeplabv3_r50_voc.py does'
+)
+# In mmseg's configs, which concatenate both lists, each image of the first would train twice.
+WITHOUT_SECOND = (
+    'Without them, leave this part out in a config that inherits this one: '
+    'train_dataloader = dict(dataset=dict(datasets=[_base_.dataset_train]))'
+)
+
+
+def _augmented_hint(loader: Mapping) -> str:
+    """Return what to do without VOC's augmented list, which may stand beside the other one."""
+    lists = [part.get('ann_file') or '' for _, part in walk(loader['dataset'])]
+    has_training_list = any(os.path.basename(path) == 'train.txt' for path in lists)
+    return AUGMENTED + (WITHOUT_SECOND if has_training_list else WITHOUT_AUGMENTED)

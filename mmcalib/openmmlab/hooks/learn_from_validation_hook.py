@@ -1,0 +1,144 @@
+"""The losses that learn from the validations of their training."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+from mmengine.dist import all_gather_object
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.losses import AdaFocalLoss, CALSLoss
+from mmcalib.metrics.counts import Counts, by_confidence, equal_mass, of_map, of_probabilities
+from mmcalib.openmmlab.same_data import same_data
+from mmcalib.openmmlab.sample_writing import logits_in
+from mmcalib.openmmlab.samples import (
+    Sample,
+    class_label,
+    class_probabilities,
+    name_of,
+    read_logits,
+    read_pixels,
+)
+from mmcalib.options import check_ignore_index
+
+
+@HOOKS.register_module()
+class LearnFromValidationHook(Hook):
+    """Update every ``CALSLoss`` and ``AdaFocalLoss`` after each validation of its training.
+
+    Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
+    pixels do not. All processes update from the samples of all of them, in one order, so that they
+    stay alike to the last bit. A loss of an auxiliary head, whose predictions a validation does not
+    have, learns from those of the main head.
+
+    Logged are ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho`` of the last
+    ``CALSLoss``, ``train/gamma_min`` and ``train/gamma_max`` of the last ``AdaFocalLoss``.
+
+    Args:
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+
+    Raises:
+        TypeError: If `ignore_index` is no integer.
+        ValueError: Before training, if the model has no such loss, or the run no validation.
+    """
+
+    # After EMAHook has put the trained weights back, before CheckpointHook saves the best.
+    priority = 'LOW'
+
+    def __init__(self, *, ignore_index: int = 255) -> None:
+        self.ignore_index = check_ignore_index(ignore_index)
+        self._losses: list[CALSLoss | AdaFocalLoss] = []
+
+    def before_train(self, runner: Runner) -> None:
+        modules = runner.model.modules()
+        self._losses = [loss for loss in modules if isinstance(loss, CALSLoss | AdaFocalLoss)]
+        if not self._losses or runner.val_loop is None:
+            raise UserError(
+                f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model, and '
+                'validations: set val_cfg, val_dataloader and val_evaluator'
+            )
+        if same_data(runner.cfg.get('val_dataloader'), runner.cfg.get('test_dataloader')):
+            runner.logger.warning(
+                f'The validation data, which a {type(self._losses[0]).__name__} learns from, are '
+                'the test data too, whose figures then say too much. Validate on a part of the '
+                'training images that the training leaves out, as SeededSplit draws it'
+            )
+
+    def after_train(self, runner: Runner) -> None:
+        self._losses = []
+
+    def before_val(self, runner: Runner) -> None:
+        # What the loss has learnt so far, before EMAHook puts the average of it there.
+        self._trained = copy.deepcopy(self._losses)
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self._counted: list[list] = []
+
+    def after_val_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence[Sample] = ()
+    ) -> None:
+        for sample in outputs if self._losses else ():  # not of a validation that is no training's
+            name = name_of(sample, len(self._counted))
+            self._counted.append([self._count(loss, sample, name) for loss in self._trained])
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if not self._losses:
+            return
+        # mmengine's samplers interleave the ranks, and repeat samples at the end.
+        turns = zip_longest(*all_gather_object(self._counted))
+        size = len(runner.val_loop.dataloader.dataset)
+        samples = [sample for turn in turns for sample in turn if sample is not None][:size]
+        for loss, *parts in zip(self._losses, *samples, strict=True):
+            for key, value in learn(loss, parts).items():
+                runner.message_hub.update_scalar(f'train/{key}', value)
+
+    def _count(self, loss: CALSLoss | AdaFocalLoss, sample: Sample, name: str) -> Tensor | Counts:
+        """Return what a loss learns from a sample, which errors call `name`."""
+        options = dict(ignore_index=self.ignore_index, name=name)
+        if isinstance(loss, CALSLoss):
+            return loss.statistics(read_logits(sample, logits_in(sample), **options)[0])
+        if 'seg_logits' in sample:
+            maps = read_pixels(sample, **options)
+            return Counts.of(of_map(*maps, maps[-1] != self.ignore_index, name=name)).round()
+        label = class_label(sample, name)
+        return Counts.of(of_probabilities(class_probabilities(sample, name).T, label))
+
+
+def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> dict[str, float]:
+    """Update a loss from what was counted of each sample, and return figures to log."""
+    if isinstance(loss, CALSLoss):
+        loss.update(torch.stack(parts).sum(dim=0))
+        multipliers = loss.multipliers
+        return {
+            'multiplier_mean': multipliers.mean().item(),
+            'multiplier_max': multipliers.max().item(),
+            'rho': loss.rho.item(),
+        }
+    counts = Counts.total(parts)
+    if counts.count:
+        loss.update(*edges_and_gaps(by_confidence(counts.table), loss.num_bins))
+    return {'gamma_min': loss.gammas.min().item(), 'gamma_max': loss.gammas.max().item()}
+
+
+def edges_and_gaps(table: Tensor, num_bins: int) -> tuple[list[float], list[float]]:
+    """Return the lowest confidence of all bins of equal count but the first, and all gaps.
+
+    Args:
+        table: ``(3, C)`` of at least one confidence, ascending.
+        num_bins: B.
+
+    Returns:
+        B - 1 edges, ascending, and B differences of mean confidence and accuracy, as shares.
+    """
+    count, correct, conf = equal_mass(table, num_bins)
+    mass = table[0].cumsum(0)
+    positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
+    first = torch.searchsorted(mass, positions, right=True)
+    return (table[2] / table[0])[first].tolist(), ((conf - correct) / count).tolist()

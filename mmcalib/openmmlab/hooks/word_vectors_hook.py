@@ -1,0 +1,42 @@
+"""Before a training: the vectors of the data set's words, in a text model."""
+
+from __future__ import annotations
+
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+from mmengine.runner import BaseLoop
+
+from mmcalib.errors import UserError
+
+
+@HOOKS.register_module()
+class WordVectorsHook(Hook):
+    """Give a text model the vectors of its data's words, and refuse weights of other words.
+
+    A loaded checkpoint must have been trained with the vocabulary of the data in use
+    (``metainfo['words']``), which is that of the training posts: its ids would else mean other
+    words, and it may have been trained on posts that it is to be tested on.
+
+    Raises:
+        ValueError: If the checkpoint was trained with other words.
+    """
+
+    # Before hooks that copy the model, such as EMAHook.
+    priority = 'VERY_HIGH'
+
+    def before_run(self, runner) -> None:
+        # A runner that only tests leaves its training loop unbuilt.
+        if isinstance(runner._train_loop, BaseLoop):
+            words = runner.train_dataloader.dataset.metainfo['words']
+            getattr(runner.model, 'module', runner.model).backbone.set_words(words)
+
+    def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
+        trained = (checkpoint.get('meta', {}).get('dataset_meta') or {}).get('words')
+        for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
+            here = loop.dataloader.dataset.metainfo if isinstance(loop, BaseLoop) else {}
+            if trained and here.get('words', trained) != trained:
+                raise UserError(
+                    'the checkpoint was trained on other posts than those of this data set: use '
+                    'the data, protocol, seed and num_words of its training, or posts that it '
+                    'was trained on would be tested'
+                )

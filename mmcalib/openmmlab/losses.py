@@ -1,0 +1,46 @@
+"""The losses of the library, registered under their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.registry import MODELS
+from torch import nn
+
+from mmcalib import losses as library
+
+LOSSES = (
+    library.ACLSLoss,
+    library.AdaFocalLoss,
+    library.BrierLoss,
+    library.BSCELoss,
+    library.CALSLoss,
+    library.ConfidencePenaltyLoss,
+    library.DualFocalLoss,
+    library.InverseFocalLoss,
+    library.L1ACELoss,
+    library.LabelSmoothingLoss,
+    library.MarginLabelSmoothingLoss,
+    library.MDCALoss,
+    library.NACLLoss,
+    library.SampleDependentFocalLoss,
+    library.SoftmaxFocalLoss,
+    library.SVLSLoss,
+)
+for loss in LOSSES:
+    MODELS.register_module(module=loss)
+
+
+@MODELS.register_module(name='CombinedLoss')
+def combined_loss(*, losses: Sequence[Mapping | nn.Module], **options: Any) -> library.CombinedLoss:
+    """Build a sum of losses from their configs.
+
+    Args:
+        losses: Configs of losses, from mmcalib or the toolbox, or losses that are built.
+        options: Those of :class:`mmcalib.losses.CombinedLoss`.
+    """
+    built = []
+    for loss in losses:
+        built.append(MODELS.build(loss) if isinstance(loss, Mapping) else loss)
+    return library.CombinedLoss(built, **options)

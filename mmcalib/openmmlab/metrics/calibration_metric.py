@@ -1,0 +1,302 @@
+"""The registered mmengine metrics: they stand beside Accuracy or IoUMetric in an evaluator."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.registry import METRICS
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.metrics.counts import (
+    Counts,
+    Predictions,
+    condensed,
+    of_map,
+    of_probabilities,
+    round_if_many,
+    summed,
+)
+from mmcalib.metrics.definitions import NAMES, metric_of
+from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_predictions
+from mmcalib.metrics.strata import stratum_text
+from mmcalib.openmmlab.metrics.list_metric import ListMetric
+from mmcalib.openmmlab.samples import IGNORED, as_binary_map, read_pixels, read_scores
+from mmcalib.options import check_choice, check_ignore_index, check_integer
+from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
+from mmcalib.predictions.objects import RIGHT, object_ious, objects_of_logits
+from mmcalib.tensors import at_least_single, smallest_probability
+
+# Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
+ENOUGH_PER_BIN = 10
+
+
+@METRICS.register_module()
+class CalibrationMetric(ListMetric):
+    """Calibration of a classifier or a segmentor, measured in one pass.
+
+    The confidence is the probability of the predicted class. A segmented image leaves small tables,
+    of at most 100 kB, and a classified one its probabilities; so a sampler's padding drops out, and
+    any split over ranks gives the same numbers.
+
+    - ``ECE``: expected calibration error over bins of equal width, each (lo, hi].
+    - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
+      between bins in proportion, which the published code does not do (it drops the smallest
+      confidence, and reports 0 where all are tied). Exact up to a million pixels; more
+      are counted in cells of 1 - confidence, 128 to each halving; docs/concepts/estimators.md says
+      how little that changes.
+    - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
+    - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
+      bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
+      what noise adds to it; ``smECE``, smooth ECE, which has no bins.
+    - ``accuracy`` and ``confidence``: their means over all predictions; ``gap``, confidence less
+      accuracy, in percent points: above 0 the predictions are over-confident; ``gap_size``, its
+      size, which ``save_best`` can compare.
+    - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
+      ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
+    - ``refinement_NLL``, the NLL at the best temperature, so what no temperature mends;
+      ``calibration_NLL``, the NLL less that; and ``temperature`` itself: above 1 the predictions
+      are over-confident. See :mod:`mmcalib.metrics.calibration_errors`.
+    - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
+      with any levels: whether confidence tells right from wrong; see
+      :mod:`mmcalib.metrics.ranking`.
+
+    Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier``, their parts and
+    the temperature; NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for
+    ECE.
+
+    Args:
+        metrics: Names of metrics; the reference lists all of them.
+        num_bins: Number of bins; the paper uses 15.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        protocol: How a segmentation is evaluated: ``'pooled'``, all valid pixels of all images;
+            ``'foreground'``, those not of label 0; ``'image'``, the mean over images; ``'paper'``,
+            the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
+            paper's VOC table; ``'boundary'``, those near another label.
+        boundary_width: Number of pixels on either side of a boundary that belong to it.
+        confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
+            on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
+            all predictions are of one image. Not for metrics whose statistics are not kept by
+            image: ``AECE``, ``ClasswiseECE``, ``smECE``, those of selective prediction, and those
+            that need a temperature. None for no intervals.
+        num_bootstrap: Number of resamples of the images.
+        seed: Seed of these resamples.
+        per_class: Also print a table of ECE, accuracy, mean confidence and count of the predictions
+            of each class, over all that the protocol has together; NaN for classes that are never
+            predicted. It is kept in ``statistics``.
+        per_distance: Likewise for the pixels 1, 2, 3–4, 5–8, … from the nearest boundary, which is
+            that of the protocol ``'boundary'``. For segmentation.
+        per_object: Also print how well objects, the connected components of each predicted class
+            but the one that the data set calls background, are found, and keep them in
+            ``statistics``. For segmentation, of whole images whatever the protocol.
+        several_labels: Whether a classifier predicts each class by a sigmoid of its own, which our
+            tools tell by its head. Then all decisions are measured together, as the pixels of a
+            binary head are: whether each label is there, without those whose ``gt_score`` is
+            negative. `per_class` has the decisions on each label.
+        **base: Those of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
+            ``calibration`` in the keys, so that one evaluator can have two metrics.
+
+    Attributes:
+        statistics: Of the last evaluation, on the main process; else None.
+
+    Raises:
+        ValueError: If an option is outside its range; while evaluating, for the samples that
+            :mod:`~mmcalib.openmmlab.samples` refuses.
+    """
+
+    default_prefix = 'calibration'
+
+    def __init__(
+        self,
+        metrics: Sequence[str] = ('ECE', 'AECE'),
+        *,
+        num_bins: int = 15,
+        ignore_index: int = 255,
+        protocol: str = 'pooled',
+        boundary_width: int = 3,
+        confidence_interval: float | None = None,
+        num_bootstrap: int = 1000,
+        seed: int = 0,
+        per_class: bool = False,
+        per_distance: bool = False,
+        per_object: bool = False,
+        several_labels: bool = False,
+        **base: Any,
+    ) -> None:
+        super().__init__(**base)
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if not self.metrics:
+            raise UserError(f'metrics must be some of {NAMES}, got none')
+        self.wanted = {metric_of(name).wanted for name in self.metrics} - {None}
+        self.num_bins = check_integer('num_bins', num_bins)
+        self.ignore_index = check_ignore_index(ignore_index)
+        self.protocol = check_choice('protocol', protocol, PROTOCOLS)
+        self.boundary_width = check_integer('boundary_width', boundary_width)
+        self.confidence_interval = confidence_interval
+        self.num_bootstrap = check_integer('num_bootstrap', num_bootstrap)
+        self.seed = seed
+        self.per_class = per_class
+        self.per_distance = per_distance
+        self.per_object = per_object
+        self.several_labels = several_labels
+        self.statistics: CalibrationStatistics | None = None
+        if confidence_interval is not None:
+            check_interval('confidence_interval', confidence_interval, self.metrics)
+
+    def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
+        """Return the scores of a classified image, and counts of a segmented one."""
+        name, protocol, ignore_index = (
+            self.name(sample),
+            PROTOCOLS[self.protocol],
+            self.ignore_index,
+        )
+        classified = 'seg_logits' not in sample
+        if classified:
+            self._refuse_classifier()
+            if not self.several_labels:
+                return read_scores(sample, name)
+            sample = as_binary_map(sample, name)
+            ignore_index = IGNORED
+        logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
+        valid = label != ignore_index
+        wanted = self.wanted | {'left_out'}
+        if protocol.region is not None:
+            valid &= protocol.region(label, self.boundary_width)
+            wanted = self.wanted  # nobody knows what it would leave out unlabelled
+        options = dict(num_bins=self.num_bins, wanted=wanted, name=name)
+        found = of_map(logits, predicted, label, valid, **options)
+        strata = self._by_class(found, max(len(logits), 2))
+        if classified and self.per_class:
+            columns = torch.arange(valid.numel(), device=valid.device)[valid.flatten()]
+            strata = {'predicted': (columns.cpu(), valid.numel())}
+        if self.per_distance:
+            strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
+        counts = Counts.of(found, self.num_bins, strata=strata)
+        if self.per_object:
+            options = dict(background=self.dataset_background)
+            objects = objects_of_logits(at_least_single(logits), predicted, **options)
+            ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
+            columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
+            counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+        return self.limited(counts)
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """Return the metrics of all images, in the order of the data set."""
+        protocol = PROTOCOLS[self.protocol]
+        if results and not isinstance(results[0], Counts):
+            found = self._of_scores(results)
+            strata = self._by_class(found, len(results[0][0]))
+            units = [Counts.total([Counts.of(found, self.num_bins, strata=strata)], self.num_bins)]
+            images = of_predictions(found, self.num_bins, per_class=self.per_class)
+        else:
+            round_if_many(results)  # of all processes together
+            units, images = summed(results, self.num_bins, protocol.group), of_images(results)
+        whole = units[0] if len(units) == 1 else Counts.total(units)
+        values = {name: protocol.value(name, units, whole) for name in self.metrics}
+        sums = images.pop('image_sums', None)
+        self.statistics = self._statistics(dict(values), whole, images)
+        self._log(int(whole.count), len(results), self.statistics)
+        if self.confidence_interval is not None and whole.count:
+            how = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
+            tables = images['image_bins'], sums
+            values |= protocol.intervals(self.metrics, units, tables, seed=self.seed, **how)
+        return values
+
+    def _by_class(self, found: Predictions, num_classes: int) -> dict[str, tuple[Tensor, int]]:
+        return {'predicted': (found.predicted, num_classes)} if self.per_class else {}
+
+    def _of_scores(self, results: list) -> Predictions:
+        """Return the predictions of all classified images."""
+        scores, labels = zip(*results, strict=True)
+        rows = at_least_single(torch.from_numpy(np.stack(scores))).clamp_(max=1)
+        smallest = smallest_probability(torch.from_numpy(scores[0]).dtype)
+        options = dict(num_bins=self.num_bins, wanted=self.wanted, smallest=smallest)
+        return of_probabilities(rows, torch.tensor(labels), **options)
+
+    def _statistics(
+        self, values: dict[str, float], whole: Counts, images: dict[str, Tensor]
+    ) -> CalibrationStatistics:
+        """Return the statistics that later tools draw, beside the printed numbers."""
+        classes, names = whole.more.get('predicted'), None
+        if classes is not None:
+            count, names = classes.shape[1], (self.dataset_meta or {}).get('classes') or ()
+            names = [str(name) for name in (names if len(names) == count else range(count))]
+        return CalibrationStatistics(
+            metrics=values,
+            protocol=self.protocol,
+            num_bins=self.num_bins,
+            narrow_bins=condensed(whole),
+            class_bins=classes,
+            classes=names,
+            distance_bins=whole.more.get('distance'),
+            **images,
+        )
+
+    def _log(self, count: int, num_images: int, found: CalibrationStatistics) -> None:
+        """Log the number of predictions, with a warning if they are few, and tables of parts."""
+        text = f'{count:,} predictions of {num_images:,} images by the protocol {self.protocol!r}'
+        few = count < ENOUGH_PER_BIN * self.num_bins
+        noise = f', few for {self.num_bins} bins: noise alone makes errors of several percent'
+        self.log(
+            f'{text}{noise * few}' if count else f'no valid prediction in {num_images} samples',
+            logging.WARNING if few else logging.INFO,
+        )
+        for table, names, heading in (
+            (found.class_bins, found.classes, 'predicted class'),
+            (found.distance_bins, RANGE_NAMES, 'pixels from a boundary'),
+        ):
+            if table is not None:
+                self.log(f'\n{stratum_text(table, names, heading)}')
+        if found.objects is not None:
+            self.log(objects_in_words(found.objects))
+
+    def _refuse_classifier(self) -> None:
+        options = ['protocol'] if self.protocol != 'pooled' else []
+        options += [n for n in ('per_distance', 'per_object') if getattr(self, n)]
+        if options:
+            wrong = ', '.join(f'{name}={getattr(self, name)!r}' for name in options)
+            raise UserError(f'{wrong} is for segmentation, not for a classifier: leave it out')
+
+
+def objects_in_words(objects: Tensor) -> str:
+    """Return how well the ``(O, 6)`` objects of a state are found."""
+    known = objects[~objects[:, 5].isnan()]
+    if not len(known):
+        return f'{len(objects)} objects, none of which has a labelled pixel'
+    _, _, pixels, conf, expected, iou = known.T
+    return (
+        f'{len(known):,} objects of {pixels.median():.0f} pixels (median): '
+        f'{100 * (iou > RIGHT).double().mean():.1f} % have an IoU above {RIGHT:g}, the mean IoU is '
+        f'{100 * iou.mean():.1f} %, the mean confidence {100 * conf.mean():.1f} %, the expected '
+        f'IoU {100 * expected.mean():.1f} %'
+    )
+
+
+@METRICS.register_module()
+class ECE(CalibrationMetric):
+    """Expected calibration error alone; see :class:`CalibrationMetric` for the other options."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(('ECE',), **options)
+
+
+@METRICS.register_module()
+class AECE(CalibrationMetric):
+    """Adaptive calibration error alone; see :class:`CalibrationMetric` for the other options."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(('AECE',), **options)
+
+
+@METRICS.register_module()
+class ClasswiseECE(CalibrationMetric):
+    """Class-wise calibration error alone; see :class:`CalibrationMetric` for the other options."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(('ClasswiseECE',), **options)

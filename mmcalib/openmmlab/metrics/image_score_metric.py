@@ -1,0 +1,149 @@
+"""The registered metric for how far single images are to be trusted."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.registry import METRICS
+
+from mmcalib.errors import UserError
+from mmcalib.files import check_writable, whole_file
+from mmcalib.metrics.image_scores import (
+    OF_CLASSIFIERS,
+    OF_MEMBERS,
+    RISKS,
+    SCORES,
+    image_failure_figures,
+    image_risks,
+    pairwise_dice,
+    scores_of,
+)
+from mmcalib.openmmlab.metrics.list_metric import ListMetric
+from mmcalib.openmmlab.sample_writing import disagreement_in
+from mmcalib.openmmlab.samples import read_image
+from mmcalib.options import check_choice, check_choices, check_number
+
+
+@METRICS.register_module()
+class ImageScoreMetric(ListMetric):
+    """How well scores of images separate good predictions from bad ones.
+
+    For each score, of :data:`~mmcalib.metrics.image_scores.SCORES`, ``AURC``,
+    ``AUGRC``, ``AUROC`` and ``Spearman`` of
+    :func:`~mmcalib.metrics.image_scores.image_failure_figures`. A segmentor's scores
+    are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'`` and
+    ``'expected_iou'``, of all its pixels; a classifier's the first two. A mean that is tested with
+    ``disagreement`` has two more: ``'pairwise_dice'`` of its predictions (segmentors only), and
+    ``'mutual_information'`` in nats, which is taken as negative where images are ranked.
+
+    Keys are ``image/soft_dice/AURC`` and so on, and ``image/risk``, the mean risk in percent. The
+    two of a mean also have their own means, such as ``image/mutual_information``. An
+    image without a labelled pixel has no risk and is left out. Without any image, all are NaN, with
+    a warning.
+
+    Args:
+        scores: One or more of ``confidence``, ``entropy``, ``foreground_confidence``,
+            ``soft_dice``, ``expected_iou``, ``pairwise_dice`` and ``mutual_information``.
+        risk: For a segmentor ``'IoU'`` or ``'Dice'``, 1 minus the mean over the classes of an
+            image, or ``'error'``, the share of wrong pixels; see
+            :func:`~mmcalib.metrics.image_scores.image_risks`. A classifier's is 1 for an
+            error, and 0 otherwise.
+        failure: Risk above which an image counts as a failure, for AUROC.
+        background: Class that is not an object; if None, the one that the data set calls
+            background.
+        ignore_index: Label of the pixels to leave out of the risk.
+        confidence_interval: Coverage of intervals over images, None for none.
+        num_bootstrap: Number of resamples of the images.
+        seed: Seed of these resamples.
+        out_file: A ``.csv`` file with the risk and the scores of each image, for
+            ``tools/visualize.py images``.
+        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
+
+    Raises:
+        OSError: If `out_file` cannot be written.
+        ValueError: For options out of range; while evaluating, for a sample without labels or a
+            score that it does not have.
+    """
+
+    default_prefix = 'image'
+
+    def __init__(
+        self,
+        scores: Sequence[str] = ('confidence',),
+        *,
+        risk: str = 'IoU',
+        failure: float = 0.5,
+        background: int | None = None,
+        ignore_index: int = 255,
+        confidence_interval: float | None = 0.95,
+        num_bootstrap: int = 1000,
+        seed: int = 0,
+        out_file: str | None = None,
+        **options,
+    ) -> None:
+        super().__init__(**options)
+        self.scores = check_choices('scores', scores, SCORES)
+        self.risk = check_choice('risk', risk, RISKS)
+        self.failure = check_number('failure', failure, most=1)
+        self.background = background
+        self.ignore_index = ignore_index
+        self.intervals = dict(
+            confidence_interval=confidence_interval, num_bootstrap=num_bootstrap, seed=seed
+        )
+        self.out_file = out_file
+        if out_file is not None:
+            if Path(out_file).suffix != '.csv':
+                raise UserError(f'out_file must be a .csv file, got {out_file!r}')
+            check_writable(out_file)
+
+    def read(self, sample: dict) -> tuple[str, float, list[float]]:
+        """Return what an image leaves."""
+        name, segmented, background = self.name(sample), 'seg_logits' in sample, self.background
+        probs, predicted, label = read_image(sample, ignore_index=self.ignore_index, name=name)
+        if background is None or not segmented:
+            background = self.dataset_background if segmented else None
+        found = scores_of(probs.flatten(1), predicted.flatten(), background=background)
+        if not segmented:
+            found = {score: found[score] for score in OF_CLASSIFIERS}
+        maps = disagreement_in(sample)
+        if 'mutual_information' in maps:
+            found['mutual_information'] = float(maps['mutual_information'].mean(dtype=np.float64))
+        if 'predictions' in maps:
+            found['pairwise_dice'] = pairwise_dice(maps['predictions'], background=background)
+        if missing := [score for score in self.scores if score not in found]:
+            more = 'segmentations have more, and so has a mean with its disagreement'
+            raise UserError(f'{name} has no {missing[0]}, only {", ".join(found)}: {more}')
+        risks = image_risks(predicted, label, background=background, ignore_index=self.ignore_index)
+        risk = risks[self.risk if segmented else 'error']
+        return name, risk, [found[score] for score in self.scores]
+
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """Return the figures of all images."""
+        if self.out_file is not None:
+            # Names of files may be no text.
+            text = dict(newline='', encoding='utf-8', errors='backslashreplace')
+            with whole_file(self.out_file) as path, path.open('w', **text) as file:
+                csv.writer(file).writerow(['image', 'risk', *self.scores])
+                csv.writer(file).writerows([name, risk, *scores] for name, risk, scores in results)
+        table = [[risk, *scores] for _, risk, scores in results]
+        rows = torch.tensor(table, dtype=torch.float64).view(-1, 1 + len(self.scores))
+        labelled = rows[~rows[:, 0].isnan()]
+        if len(labelled) < len(rows) or not len(rows):
+            count = f'{len(labelled)} of {len(rows)} images have a labelled pixel'
+            self.log(f'{count}, and figures are of these', logging.WARNING)
+        values = {'risk': 100 * labelled[:, 0].mean().item()}
+        for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
+            if score in OF_MEMBERS:
+                values[score] = column.mean().item()
+            if score == 'mutual_information':
+                column = -column
+            figures = image_failure_figures(
+                column, labelled[:, 0], failure=self.failure, **self.intervals
+            )
+            values |= {f'{score}/{name}': value for name, value in figures.items()}
+        return values

@@ -1,0 +1,66 @@
+"""Base of the registered metrics: one result of each sample, in mmengine's own list."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from mmengine.dist import all_gather, get_dist_info
+from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
+
+from mmcalib.errors import UserError
+from mmcalib.metrics import counts
+from mmcalib.openmmlab.samples import background_of, name_of
+
+
+class ListMetric(BaseMetric):
+    """A metric that leaves one result of each sample, so that a sampler's padding drops out."""
+
+    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
+        """Leave what ``read(sample)`` of a subclass returns for each sample."""
+        for sample in data_samples:
+            self.results.append(self.read(sample))
+
+    def limited(self, result: Any) -> Any:
+        """Return what a sample leaves; all are rounded once there are a million predictions."""
+        # mmengine empties the list after each evaluation.
+        self.held = result.count + (self.held if self.results else 0)
+        if self.held <= counts.EXACT:
+            return result
+        if self.results and not self.results[-1].rounded:
+            for earlier in self.results:
+                earlier.round()
+        return result.round()
+
+    def evaluate(self, size: int) -> dict:
+        """Return the metrics of the first `size` samples of the data set.
+
+        Raises:
+            ValueError: If fewer were evaluated, or more than a sampler repeats.
+        """
+        shares = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
+        if not size <= sum(shares) < size + len(shares):
+            self.results = []
+            raise UserError(
+                f'{sum(shares):,} samples were evaluated on {len(shares)} processes, and the data '
+                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
+                'interrupted evaluation leaves more: evaluate again'
+            )
+        return super().evaluate(size)
+
+    def log(self, text: str, level: int = logging.INFO) -> None:
+        """Log a line that begins with the name of the metric."""
+        print_log(f'{type(self).__name__}: {text}', logger='current', level=level)
+
+    @property
+    def dataset_background(self) -> int | None:
+        """The place of the class that the data set calls background, if it does."""
+        return background_of((self.dataset_meta or {}).get('classes'))
+
+    def name(self, sample: dict) -> str:
+        """Return what errors call the next sample; samplers interleave the processes."""
+        rank, world_size = get_dist_info()
+        return name_of(sample, len(self.results) * world_size + rank)

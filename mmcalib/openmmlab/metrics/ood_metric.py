@@ -1,0 +1,144 @@
+"""The registered metric of out-of-distribution detection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from mmengine.registry import METRICS
+
+from mmcalib.errors import UserError
+from mmcalib.metrics.counts import grouped, round_if_many
+from mmcalib.metrics.ood_scores import (
+    FIGURES,
+    NEED_LOGITS,
+    SCORES,
+    Scored,
+    ood_figures,
+    scores_of_logits,
+    scores_of_probabilities,
+)
+from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
+from mmcalib.openmmlab.metrics.list_metric import ListMetric
+from mmcalib.openmmlab.samples import read_ood
+from mmcalib.options import check_choices
+
+
+@METRICS.register_module()
+class OODMetric(ListMetric):
+    r"""Out-of-distribution detection by scores of the predictions, measured as in OpenOOD.
+
+    Out of distribution (OOD) is a sample with a negative label, as
+    :class:`~mmcalib.openmmlab.datasets.WithOODSets` gives, or a sample or pixel of the label
+    `ood_index`; all others are in distribution (ID). For a score s, of which ID should
+    have more, and with OOD as the positive kind:
+
+    - ``AUROC``: :math:`P(s_\mathrm{ID} > s_\mathrm{OOD}) + \frac12 P(s_\mathrm{ID} =
+      s_\mathrm{OOD})`.
+    - ``AUPR_out``, ``AUPR_in``: average precision with OOD, and with ID, as positives.
+    - ``FPR95``: the share of ID that is flagged at the threshold that flags 95 % of OOD.
+
+    Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
+    curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
+    ``FPR95`` are its own, and ``AUPR`` is close; docs/results/shift.md reports how close.
+
+    The scores are those of
+    :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
+    ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
+    probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
+
+    Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
+    ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
+    over the near and the far sets. Above a million predictions, scores are rounded to 8 bits behind
+    the first. NaN, with a warning, where ID or OOD is absent.
+
+    Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,
+    and its ``auc_and_fpr_recall``. Version 1 of its code took ID as positive in FPR95.
+
+    Args:
+        scores: One or more of ``max_probability``, ``entropy``, ``max_logit`` and ``energy``.
+        ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
+
+    Attributes:
+        counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
+            names, the last evaluation had, on the main process.
+
+    Raises:
+        ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
+            samples that :func:`~mmcalib.openmmlab.samples.read_ood` refuses.
+    """
+
+    default_prefix = 'ood'
+
+    def __init__(
+        self,
+        scores: Sequence[str] = ('max_probability',),
+        *,
+        ood_index: int | None = None,
+        ignore_index: int = 255,
+        **options,
+    ) -> None:
+        super().__init__(**options)
+        self.scores = check_choices('scores', scores, SCORES)
+        if ood_index is not None and ood_index == ignore_index:
+            both = f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label'
+            raise UserError(f'{both} that is neither left out nor OOD, such as -1')
+        self.ood_index = ood_index
+        self.ignore_index = ignore_index
+
+    def read(self, sample: dict) -> Scored:
+        """Return what an image leaves."""
+        name, sets = self.name(sample), self._sets()
+        found, are_logits, kind = read_ood(
+            sample, ood_index=self.ood_index, ignore_index=self.ignore_index, name=name
+        )
+        if not are_logits and (missing := [x for x in self.scores if x in NEED_LOGITS]):
+            others = ' and '.join(x for x in SCORES if x not in NEED_LOGITS)
+            raise UserError(
+                f'{" and ".join(missing)} require logits, but {name} has only probabilities: for '
+                "a classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give "
+                f'a binary segmentor two channels, or take {others}'
+            )
+        if sets and kind.numel() and kind.max() > len(sets):
+            known = f'the data set names only {len(sets)} OOD sets: {", ".join(sets)}'
+            raise UserError(f'{name} has the label {-kind.max().item()}, and {known}')
+        scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
+        kind = kind if sets else kind.clamp(max=1)
+        kinds = (torch.arange(1 + max(len(sets), 1))[:, None] == kind).double()
+        cells = {name: torch.cat([v.double()[None], kinds]) for name, v in scores.items()}
+        return self.limited(Scored(cells))
+
+    def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
+        """Return the figures of all images."""
+        round_if_many(results)  # of all processes together
+        groups, values = self._sets(), {}
+        names = ['ID', *(groups or ('OOD',))]
+        nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64)
+        for score in self.scores:
+            cells = torch.cat([nothing, *(x.cells[score].double() for x in results)], dim=1)
+            seen, *unseen = grouped(cells[0], cells[1:])[1]
+            found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
+            means = {}
+            for group in dict.fromkeys(groups.values()):
+                members = [found[name] for name in groups if groups[name] == group]
+                means[group] = {k: sum(each[k] for each in members) / len(members) for k in FIGURES}
+            for name, figures in (means | found).items():
+                prefix = f'{score}/{name}' if groups else score
+                values |= {f'{prefix}/{key}': value for key, value in figures.items()}
+        self.counts = dict(zip(names, map(int, cells[1:].sum(dim=1)), strict=True))
+        self.log(', '.join(f'{count:,} {name}' for name, count in self.counts.items()))
+        if absent := [name for name, count in self.counts.items() if not count]:
+            self.log(
+                f'no prediction of {" and ".join(absent)}, so figures against it are NaN. OOD are '
+                f'negative labels, and those of ood_index ({self.ood_index})',
+                logging.WARNING,
+            )
+        return values
+
+    def _sets(self) -> dict[str, str]:
+        """Return the group of each OOD set that the data set names."""
+        groups = (self.dataset_meta or {}).get('ood_sets', {})
+        return {name: group for group in OOD_GROUPS for name in groups.get(group, ())}

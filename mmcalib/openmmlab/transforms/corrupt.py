@@ -1,0 +1,144 @@
+"""Images corrupted as in ImageNet-C, alike on any number of workers and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+from mmengine.registry import TRANSFORMS
+
+from mmcalib.errors import UserError
+from mmcalib.names import CORRUPTIONS, GROUPS, SEVERITIES
+from mmcalib.options import check_choice, check_integer
+from mmcalib.tensors import unchanged_randomness
+
+FLIPS = {'bgr': -1, 'rgb': 1}  # of channels, for the RGB that corruptions take
+# What is done to each pixel by itself; the others reach around it.
+OF_PIXELS = (*GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
+LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
+# They take their random numbers from generators of their own.
+SEEDED = ('impulse_noise', 'glass_blur')
+
+
+@TRANSFORMS.register_module()
+class Corrupt:
+    """Corrupt an image as in ImageNet-C: one of its 15 corruptions, or of the 4 held out.
+
+    It stands after the image was loaded and resized, and before it is normalised or packed; labels
+    stay where they are. What is random depends on the pixels of the image, the corruption, its
+    severity and the seed alone, so a test gives the same numbers on any number of workers and
+    processes, and of any part of its data.
+
+    Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
+    and Perturbations", ICLR 2019, in the form for images of any size of Michaelis et al.,
+    "Benchmarking Robustness in Object Detection", 2019; ``docs/results/shift.md`` lists the
+    differences. The first two arguments are those of mmdetection's ``Corrupt``.
+
+    Args:
+        corruption: A name of :data:`mmcalib.names.CORRUPTIONS`.
+        severity: From 1 to 5; 0 leaves the image as it is.
+        seed: Seed of all random choices.
+        channel_order: Channel order of the image: ``'bgr'``, as the toolboxes load files, or
+            ``'rgb'``, like mmpretrain's CIFAR-10. Irrelevant for grey images.
+        value_range: Values of black and white in images that are not 8-bit. These are converted to
+            8 bits, corrupted and converted back; values outside the range are clipped.
+
+    Raises:
+        ImportError: If the extra ``mmcalib[shift]`` is not installed.
+        TypeError: If the seed is no integer, or the range no numbers.
+        ValueError: If an option is unknown or out of range; while transforming, for an image that
+            has not 8 bits and no range, or is too small for the corruption.
+    """
+
+    def __init__(
+        self,
+        corruption: str,
+        severity: int = 1,
+        *,
+        seed: int = 0,
+        channel_order: str = 'bgr',
+        value_range: Sequence[float] | None = None,
+    ) -> None:
+        self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
+        self.severity = check_choice('severity', severity, (0, *SEVERITIES))
+        self.seed = check_integer('seed', seed, least=0)
+        self.flip = FLIPS[check_choice('channel_order', channel_order, FLIPS)]
+        self.value_range = value_range
+        if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
+            raise UserError(f'value_range must rise from black to white, got {value_range}')
+        if severity:
+            function = corruption_function(corruption)
+            if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
+                function(np.zeros((1, 1, 3), np.uint8), severity, seed=0)
+
+    def __call__(self, results: dict) -> dict:
+        if self.severity:
+            image = results['img']
+            check_image(image, self.value_range)
+            check_size(image.shape, [self.corruption])
+            low, high = self.value_range or (0, 255)
+            levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
+            values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
+            values = np.rint(values) if image.dtype.kind in 'iu' else values
+            results['img'] = np.ascontiguousarray(values, image.dtype)
+        return results
+
+    def _corrupted(self, image: np.ndarray) -> np.ndarray:
+        """Return the corrupted image of 8 bits."""
+        from PIL import Image
+
+        grey = image.ndim == 2 or image.shape[2] == 1  # three equal colours, of which red is kept
+        colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2) if grey else image
+        rgb = np.ascontiguousarray(colours[..., :: 1 if grey else self.flip])
+        # Four words of 32 bits that only the image and the options decide.
+        options = f'{self.seed} {self.corruption} {self.severity} {rgb.shape}'
+        digest = blake2b(options.encode(), digest_size=16)
+        digest.update(rgb)
+        words = np.frombuffer(digest.digest(), '<u4')
+        seed = {'seed': int(words[0])} if self.corruption in SEEDED else {}
+        with unchanged_randomness():
+            np.random.seed(words)
+            function = corruption_function(self.corruption)
+            found = np.uint8(function(Image.fromarray(rgb), self.severity, **seed))
+        return found[..., 0].reshape(image.shape) if grey else found[..., :: self.flip]
+
+
+def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
+    """Raise a ValueError unless an image has 8 bits or a range, without which it would wrap."""
+    dtype = getattr(image, 'dtype', type(image))
+    if dtype != np.uint8 and value_range is None:
+        raise UserError(
+            f'corruptions require 8-bit images, got {dtype}: corrupt before normalising, or set '
+            'their black and white as value_range=(0, 65535), in metainfo or in Corrupt'
+        )
+
+
+def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
+    """Return those corruptions for which an image is too small."""
+    small = min(shape[:2]) < LEAST_SIZE
+    return [name for name in corruptions if small and name not in OF_PIXELS]
+
+
+def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
+    """Raise a ValueError that names those corruptions for which an image is too small."""
+    if wide := too_wide(shape, corruptions):
+        hint = f'leave out {", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
+        size = f'smaller than the {LEAST_SIZE}×{LEAST_SIZE} that these corruptions require'
+        raise UserError(f'an image of {shape[0]}×{shape[1]} pixels is {size}: {hint}')
+
+
+@cache
+def corruption_function(name: str) -> Callable:
+    """Return the function from a PIL image and a severity to the corrupted image.
+
+    Raises:
+        UserError: If its package is missing.
+    """
+    try:
+        from imagecorruptions import corruption_dict
+    except ImportError as error:
+        hint = "imagecorruptions-imaug: pip install 'mmcalib[shift]'"
+        raise UserError(f'Corrupt requires {hint}') from error
+    return corruption_dict[name]

@@ -1,0 +1,71 @@
+"""Checks of options: integers, numbers, choices and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from numbers import Integral, Real
+
+from mmcalib.errors import UserError, suggestion
+
+
+def check_integer(name: str, value: int, *, least: float = 1) -> int:
+    """Return an option that is an integer of at least `least`.
+
+    Raises:
+        TypeError: If it is no integer; a boolean is none.
+        ValueError: If it is below `least`.
+    """
+    least_of_all = f' of at least {least}' * (least > -float('inf'))
+    wanted = f'{name} must be an integer{least_of_all}, got {value!r}'
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(wanted)
+    if value < least:
+        raise UserError(wanted)
+    return value
+
+
+def check_ignore_index(value: int) -> int:
+    """Return the label of what to leave out, an integer such as 255 or -1."""
+    return check_integer('ignore_index', value, least=-float('inf'))
+
+
+def check_number(
+    name: str, value: float, *, least: float = 0.0, most: float = float('inf')
+) -> float:
+    """Return an option that is a finite number from `least` to `most`.
+
+    Raises:
+        TypeError: If it is no number; a boolean or a text is none.
+        ValueError: If it is out of range, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f'{name} must be a number, got {value!r}')
+    if not (least <= value <= most and abs(value) < float('inf')):
+        wanted = f'in [{least:g}, {most:g}]'
+        if most == float('inf'):
+            wanted = f'a finite number of at least {least:g}'
+        raise UserError(f'{name} must be {wanted}, got {value!r}')
+    return value
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    """Return an option that has a few possible values, or raise a ValueError that names them."""
+    if value not in choices:
+        near = suggestion(str(value), choices)
+        raise UserError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
+    return value
+
+
+def check_choices(name: str, values: str | Collection[str], choices: Collection[str]) -> tuple:
+    """Return an option that is one or more of a few values, each once, as a tuple."""
+    values = (values,) if isinstance(values, str) else tuple(dict.fromkeys(values))
+    if not values:
+        raise UserError(f'{name} must be some of {tuple(choices)}, got none')
+    return tuple(check_choice(name, value, choices) for value in values)
+
+
+def check_share(name: str, value: float) -> float:
+    """Return an option that is a number between 0 and 1, neither of them."""
+    if not 0 < check_number(name, value, most=1) < 1:
+        raise UserError(f'{name} must be a share between 0 and 1, got {value!r}')
+    return value

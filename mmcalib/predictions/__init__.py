@@ -1,0 +1,1 @@
+"""Predictions of models: read from arrays and loaders, their objects and boundaries."""

@@ -1,0 +1,247 @@
+"""The one data type of the library: what a model predicts for some images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+IGNORED = -1  # the label of a prediction that is not valid
+
+
+@dataclass(frozen=True)
+class ImagePredictions:
+    """The predictions of a model for N images, and their labels.
+
+    K is the number of scores of a prediction. The star is nothing for classified images, (H, W) for
+    maps, (D, H, W) for volumes, and (L,) for L labels that an image may have or not. Several of the
+    N entries may belong to one image, as pixels that are drawn from maps do. Creating one copies
+    nothing: the tensors are those of the model, on its device, in its type of float.
+
+    Attributes:
+        predicted: ``(N, *)`` int64 predicted classes.
+        probs: ``(N, K, *)`` probabilities; with K = 1 the probability of class 1 of two. None if
+            only logits are known: metrics then take their softmax, or their sigmoid if K = 1.
+        logits: ``(N, K, *)`` logits, to which a scaling is fitted. None if nothing will be fitted.
+        labels: ``(N, *)`` int64 true classes; -1 where a prediction is not valid, and K or more
+            for unknown classes. None for images without labels.
+        images: ``(N,)`` int64 indices of the images in the data, on the CPU. None if unknown.
+        several_labels: Whether the last axis holds L labels; K is then 1.
+        name: How errors call the predictions.
+    """
+
+    predicted: Tensor
+    probs: Tensor | None = None
+    logits: Tensor | None = None
+    labels: Tensor | None = None
+    images: Tensor | None = None
+    several_labels: bool = False
+    name: str = 'a prediction'
+
+    def __len__(self) -> int:
+        return len(self.predicted)
+
+    @property
+    def scores(self) -> Tensor:
+        """The ``(N, K, *)`` tensor that metrics read: probabilities if known, else logits."""
+        return self.logits if self.probs is None else self.probs
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes: K, or two if one score tells two classes apart."""
+        return max(self.scores.shape[1], 2)
+
+    @property
+    def are_maps(self) -> bool:
+        """Whether each entry has a prediction for every pixel."""
+        return self.predicted.ndim > 1 and not self.several_labels
+
+    @property
+    def valid(self) -> Tensor:
+        """The ``(N, *)`` mask of the predictions that count."""
+        return self.labels >= 0
+
+    def select(self, kept: Tensor | slice) -> ImagePredictions:
+        """Return some of the N entries.
+
+        Args:
+            kept: A mask ``(N,)``, indices, or a slice.
+        """
+        selected = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if torch.is_tensor(value):
+                selected[field.name] = value[
+                    kept.to(value.device) if torch.is_tensor(kept) else kept
+                ]
+        return replace(self, **selected)
+
+    def within(self, region: Tensor) -> ImagePredictions:
+        """Return the same predictions, of which only those in a mask ``(N, *)`` are valid."""
+        return replace(self, labels=self.labels.masked_fill(~region, IGNORED))
+
+    def split_maps(self) -> Iterator[ImagePredictions]:
+        """Yield each map by itself, and everything else at once."""
+        if not self.are_maps:
+            yield self
+            return
+        for index in range(len(self)):
+            yield self.select(slice(index, index + 1))
+
+    def split_labels(self) -> list[ImagePredictions]:
+        """Return the predictions of each of L labels, as of a binary head with one logit."""
+        if not self.several_labels:
+            return [self]
+        predictions = []
+        for index in range(self.predicted.shape[1]):
+            column = {}
+            for name in ('predicted', 'labels'):
+                values = getattr(self, name)
+                column[name] = None if values is None else values[:, index]
+            for name in ('probs', 'logits'):
+                values = getattr(self, name)
+                column[name] = None if values is None else values[:, :, index]
+            predictions.append(replace(self, several_labels=False, **column))
+        return predictions
+
+    def valid_rows(self) -> ImagePredictions:
+        """Return the valid predictions as rows ``(M, K)``; of L labels as ``(M, 1, L)``.
+
+        Of L labels, an image is kept if any of its labels is valid.
+        """
+        if self.several_labels:
+            return self.select(self.valid.any(dim=1))
+        if not self.are_maps:
+            return self.select(self.valid)
+        valid = self.valid.flatten()
+        rows = {}
+        for name in ('probs', 'logits'):
+            values = getattr(self, name)
+            if values is not None:
+                rows[name] = values.movedim(1, -1).flatten(0, -2)[valid]
+        if self.images is not None:
+            pixels_per_image = self.labels[0].numel()
+            rows['images'] = self.images.repeat_interleave(pixels_per_image)[valid.cpu()]
+        return replace(
+            self,
+            predicted=self.predicted.flatten()[valid],
+            labels=self.labels.flatten()[valid],
+            **rows,
+        )
+
+    def cpu(self) -> ImagePredictions:
+        """Return the same predictions on the CPU."""
+        tensors = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if torch.is_tensor(value):
+                tensors[field.name] = value.cpu()
+        return replace(self, **tensors)
+
+
+def class_columns(values: Tensor) -> Tensor:
+    """Return ``(N, K, *)`` values as ``(K, M)``; a view of one map, of rows, and of L labels."""
+    return values.movedim(1, 0).flatten(1)
+
+
+def concatenate(parts: Sequence[ImagePredictions]) -> ImagePredictions:
+    """Return the entries of all parts in one; the parts have the same fields."""
+    tensors = {}
+    for field in fields(ImagePredictions):
+        values = [getattr(part, field.name) for part in parts]
+        if torch.is_tensor(values[0]):
+            tensors[field.name] = torch.cat(values)
+    return replace(parts[0], **tensors)
+
+
+def predictions_from_logits(
+    logits: Tensor,
+    labels: Tensor | None,
+    *,
+    ignore_index: int | None = None,
+    first_image: int = 0,
+    threshold: float = 0.5,
+) -> ImagePredictions:
+    """Return the predictions of checked logits ``(N, K, *)`` with labels ``(N, *)``.
+
+    Labels ``(N, L)`` beside logits ``(N, L)`` are L labels of an image, each there or not.
+
+    Args:
+        logits: Logits of a softmax, or of a sigmoid if K = 1.
+        labels: True classes; None for images without labels.
+        ignore_index: The label of predictions that are not valid.
+        first_image: The index of the first image in the data.
+        threshold: The probability above which a sigmoid predicts its class.
+    """
+    several_labels = labels is not None and logits.ndim == 2 and labels.shape == logits.shape
+    if several_labels:
+        logits = logits[:, None]
+    scores = logits.sigmoid() if logits.shape[1] == 1 else logits
+    return ImagePredictions(
+        predicted=predicted_classes(scores, threshold),
+        logits=logits,
+        labels=mask_ignored(labels, ignore_index),
+        images=torch.arange(first_image, first_image + len(logits), device='cpu'),
+        several_labels=several_labels,
+    )
+
+
+def predictions_from_probabilities(
+    probs: Tensor,
+    labels: Tensor,
+    *,
+    ignore_index: int | None = None,
+    several_labels: bool = False,
+) -> ImagePredictions:
+    """Return the predictions of checked probabilities ``(N, K, *)``.
+
+    Args:
+        probs: Probabilities; ``(N,)`` for the probability of class 1 of two.
+        labels: ``(N, *)`` true classes.
+        ignore_index: The label of predictions that are not valid.
+        several_labels: Whether `probs` and `labels` are ``(N, L)``, of L labels.
+    """
+    if several_labels or probs.ndim == 1:
+        probs = probs[:, None]
+    return ImagePredictions(
+        predicted=predicted_classes(probs, threshold=0.5),
+        probs=probs,
+        labels=mask_ignored(labels, ignore_index),
+        images=torch.arange(len(labels), device='cpu'),
+        several_labels=several_labels,
+    )
+
+
+def predictions_from_confidences(conf: Tensor, correct: Tensor) -> ImagePredictions:
+    """Return bare confidences ``(N, *)`` as the predictions of a head for "is right".
+
+    Class 1, "is right", is always predicted, with the confidence for its probability; the label is
+    1 where the prediction is right.
+    """
+    return ImagePredictions(
+        predicted=torch.ones_like(conf, dtype=torch.int64),
+        probs=conf[:, None],
+        labels=correct.long(),
+        images=torch.arange(len(conf), device='cpu'),
+    )
+
+
+def predicted_classes(scores: Tensor, threshold: float) -> Tensor:
+    """Return the ``(N, *)`` predicted classes of scores ``(N, K, *)``.
+
+    Args:
+        scores: Probabilities or logits; with K = 1 the probability of class 1.
+        threshold: The probability above which class 1 of two is predicted.
+    """
+    if scores.shape[1] > 1:
+        return scores.argmax(dim=1)
+    return (scores[:, 0] > threshold).long()
+
+
+def mask_ignored(labels: Tensor | None, ignore_index: int | None) -> Tensor | None:
+    """Return labels in which the ignored ones are -1."""
+    if labels is None or ignore_index is None:
+        return labels
+    return labels.masked_fill(labels == ignore_index, IGNORED)

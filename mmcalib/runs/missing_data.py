@@ -1,0 +1,35 @@
+"""Messages about data sets that are not where a config says, with their sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from mmcalib.openmmlab.datasets.download_sources import SOURCES, _augmented_hint
+from mmcalib.runs.record import type_name, walk
+
+
+def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
+    """Return a message that names dataloaders' missing data and their source, None if all is there.
+
+    Args:
+        loaders: Their configs, or None, by their names in the config.
+    """
+    missing: dict[str, list[str]] = {}
+    for key, loader in loaders.items():
+        for path, dataset in walk((loader or {}).get('dataset'), f'{key}.dataset'):
+            root = dataset.get('data_root')
+            if dataset.get('download') or not root or '://' in root:
+                continue
+            folder = os.path.abspath(os.path.expanduser(root))
+            lists = os.path.join(folder, os.path.expanduser(dataset.get('ann_file') or ''))
+            if not os.path.isdir(folder):
+                source = SOURCES.get(type_name(dataset.get('type')), 'Put the data there')
+                missing.setdefault(f'there is no folder {folder}. {source}', []).append(path)
+            elif '://' not in lists and not os.path.exists(lists):
+                hint = _augmented_hint(loader) if os.path.basename(lists) == 'aug.txt' else ''
+                return f'{path}.ann_file: there is no file {lists}.{hint}'
+    for problem, paths in missing.items():
+        settings = ' '.join(f'{path}.data_root=…' for path in paths)
+        return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
+    return None

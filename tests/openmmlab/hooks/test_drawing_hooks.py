@@ -1,0 +1,202 @@
+"""What tests of untrained networks leave: diagrams, confidence maps and their statistics."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, call_here
+from drawings import draw_runs, words
+from forked import call_forked
+from samples import as_segmented
+from tested import config_of, test_weights
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.openmmlab.hooks.drawing_hooks import image_of
+from mmcalib.openmmlab.samples import read_map
+from mmcalib.runs.config import test_on_validation as validate_in_test
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.train import train_and_test
+from mmcalib.visualization import ConfidenceMaps
+from mmcalib.visualization.style import as_rgb
+
+MAPS, DIAGRAM = 'default_hooks.confidence_map', 'default_hooks.reliability_diagram'
+FEW = {'test_dataloader.dataset.indices': 11, 'test_dataloader.batch_size': 4}
+SCENES = {f'test_evaluator.1.per_{what}': True for what in ('class', 'distance')}
+SCENES[f'{MAPS}.interval'] = 5
+OFF = {f'{MAPS}.interval': 0, f'{MAPS}.worst': 0, f'{DIAGRAM}.splits': []}
+DIAGRAMS = 'reliability_diagram_test'
+
+
+def config(name, folder, **options):
+    return config_of(f'mbls/{name}', folder, **FEW | options)
+
+
+def drawn(folder):
+    return sorted(path.stem for path in Path(folder).rglob('vis_image/*.png'))
+
+
+@pytest.fixture(scope='module')
+def scenes(tmp_path_factory):
+    """The folder of a test of a segmentor, its metrics, and the Runner."""
+    folder = tmp_path_factory.mktemp('scenes')
+    runner = build_runner(config('digit_scenes', folder, **SCENES))
+    return folder, test_weights(runner), runner
+
+
+def test_maps_are_of_the_chosen_and_the_worst(scenes):
+    folder, _, runner = scenes
+    assert drawn(folder) == [
+        'confidence_map_0_0', 'confidence_map_10_0', 'confidence_map_5_0',
+        'confidence_map_worst_0', f'{DIAGRAMS}_0',
+    ]  # fmt: skip
+    maps = ConfidenceMaps.load(folder / 'confidence_maps.npz')
+    assert [view.index for view in maps.views] == [0, 5, 10]
+    bins = CalibrationStatistics.load(folder / 'calibration.npz').image_bins
+    errors = 100 * (bins[:, 1] - bins[:, 2]).abs().sum(dim=1) / bins[:, 0].sum(dim=1)
+    worst = sorted(range(11), key=lambda index: -errors[index])[:3]
+    assert [view.index for view in maps.worst] == worst
+    assert [view.error for view in maps.worst] == pytest.approx(errors[worst].tolist())
+    # A view holds what was evaluated.
+    view = maps.views[1]
+    count, correct, conf = bins[5].sum(dim=1).tolist()
+    assert view.valid.sum() == count
+    assert (view.predicted == view.label)[view.valid].sum() == correct
+    assert view.conf[view.valid].sum(dtype=float) == pytest.approx(conf, rel=1e-4)
+    inputs = runner.test_dataloader.dataset[5]['inputs'].numpy().transpose(1, 2, 0)
+    np.testing.assert_array_equal(view.image, as_rgb(inputs))
+
+
+def test_classes_and_distances_are_in_the_results(scenes):
+    folder, *_ = scenes
+    strata = json.loads((folder / 'results.json').read_text())['strata']
+    of_class, at = (strata[f'per_{what}']['calibration'] for what in ('class', 'distance'))
+    statistics = CalibrationStatistics.load(folder / 'calibration.npz')
+    assert of_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
+    count, correct, _ = statistics.class_bins.sum(dim=2)
+    assert of_class['count'] == count.tolist() and sum(at['count']) == statistics.num_predictions
+    accuracy = [np.nan if value is None else value for value in of_class['accuracy']]
+    assert accuracy == pytest.approx((100 * correct / count).tolist(), nan_ok=True)
+    assert at['pixels'][:3] == ['1', '2', '3–4'] and None in of_class['ECE']
+    (log,) = folder.rglob('*.log')
+    assert '| background ' in log.read_text() and '| over 64 ' in log.read_text()
+
+
+def test_results_do_not_depend_on_drawing(scenes, tmp_path):
+    _, metrics, drawing = scenes
+    runner = build_runner(config('digit_scenes', tmp_path, **SCENES | OFF))
+    runner.model.load_state_dict(drawing.model.state_dict())
+    assert test_weights(runner) == metrics
+    assert drawn(tmp_path) == [] and not (tmp_path / 'confidence_maps.npz').exists()
+
+
+def test_two_processes_draw_the_figures_of_one_once(scenes, tmp_path, free_port):
+    folder, _, runner = scenes
+    torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / 'random.pth')
+    call_forked(
+        'test.py', ROOT / 'configs/mbls/digit_scenes.py', 'random.pth', '--work-dir', 'two',
+        '--cfg-options', *(f'{key}={value}' for key, value in (FEW | SCENES).items()),
+        cwd=tmp_path, ranks=2, port=free_port,
+    )  # fmt: skip
+    assert drawn(tmp_path) == drawn(folder)
+    one, two = (ConfidenceMaps.load(f / 'confidence_maps.npz') for f in (folder, tmp_path / 'two'))
+    for mine, theirs in zip(one.views + one.worst, two.views + two.worst, strict=True):
+        assert mine.index == theirs.index
+        np.testing.assert_array_equal(mine.predicted, theirs.predicted)
+
+
+def test_what_is_drawn_of_chosen_validation_images_says_so(tmp_path):
+    chosen = dict(indices=[5, 3, 99, 1], worst=0, max_images=2, max_size=16)
+    cfg = config('digit_scenes', tmp_path, **{f'{MAPS}.{key}': chosen[key] for key in chosen})
+    cfg.val_dataloader.dataset.indices = 6
+    validate_in_test(cfg)
+    test_weights(build_runner(cfg))
+    assert drawn(tmp_path) == [
+        'confidence_map_1_0', 'confidence_map_3_0', 'reliability_diagram_val_0',
+    ]  # fmt: skip
+    files = sorted(path.name for path in tmp_path.glob('*.npz'))
+    assert files == ['calibration_val.npz', 'confidence_maps_val.npz']
+    maps = ConfidenceMaps.load(tmp_path / files[1])
+    assert [view.name for view in maps.views] == ['validation image 1', 'validation image 3']
+    assert maps.views[0].conf.shape == (14, 14) and maps.worst == []  # every third of 40
+
+
+def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
+    accumulator = pytest.importorskip('tensorboard.backend.event_processing.event_accumulator')
+    options = {f'{DIAGRAM}.splits': ['val'], 'train_dataloader.dataset.indices': 64}
+    options |= {'train_cfg.max_epochs': 2, 'train_cfg.val_interval': 1}
+    cfg = config('digits', tmp_path, **options)
+    cfg.visualizer.vis_backends.append(dict(type='TensorboardVisBackend'))
+    train_and_test(cfg)
+    assert drawn(tmp_path) == [f'reliability_diagram_val_{epoch}' for epoch in (1, 2)]
+    (events,) = tmp_path.rglob('events.out.tfevents*')
+    log = accumulator.EventAccumulator(str(events), size_guidance={'images': 0}).Reload()
+    assert [image.step for image in log.Images('reliability_diagram_val')] == [1, 2]
+
+
+def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
+    cfg = config('digits', tmp_path)
+    cfg.test_evaluator = [
+        dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=25, per_class=True),
+        dict(type='CalibrationMetric', metrics=['NLL']), dict(type='ECE', prefix='a/b'),
+        dict(type='CalibrationMetric', metrics=['MCE'], ignore_index=254),
+    ]  # fmt: skip
+    metrics = test_weights(build_runner(cfg))
+    found = {path.stem: CalibrationStatistics.load(path) for path in tmp_path.glob('*.npz')}
+    assert {name: (each.num_bins, sorted(each.metrics)) for name, each in found.items()} == {
+        'calibration': (25, ['AECE', 'ECE']),
+        'calibration_15_bins': (15, ['NLL']),
+        'a_b': (15, ['ECE']),
+        'calibration_2': (15, ['MCE']),
+    }
+    own = found['calibration'].metrics
+    assert own == {name: metrics[f'calibration/{name}'] for name in own}
+    content = json.loads((tmp_path / 'results.json').read_text())
+    said, others = content['evaluation'], content['evaluation']['other_metrics']
+    assert (said['num_bins'], sorted(others)) == (25, ['MCE', 'NLL'])
+    assert others['NLL']['num_bins'] == 15 and list(content['strata']) == ['per_class']
+    assert sum(content['strata']['per_class']['calibration']['count']) == 11
+    names = ('_0', '_a_b_0', '_calibration_15_bins_0', '_calibration_2_0')
+    assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
+
+
+def test_the_first_metric_has_the_file_that_tools_read(tmp_path, monkeypatch):
+    cfg = config('digit_scenes', tmp_path)
+    cfg.test_dataloader.dataset.indices = 2
+    cfg.test_evaluator = [dict(type='ECE', protocol='paper'), dict(type='AECE')]
+    test_weights(build_runner(cfg))
+    assert {path.stem for path in tmp_path.glob('calib*')} == {'calibration', 'calibration_pooled'}
+    assert 'protocol paper' in words(draw_runs('reliability', [tmp_path]))
+    call_here('report.py', tmp_path, '--html', tmp_path / 'page.html', monkeypatch=monkeypatch)
+    assert 'Reliability, MbLS' in (tmp_path / 'page.html').read_text()
+
+
+def test_what_is_not_measured_is_not_drawn(tmp_path):
+    cfg = config('digit_scenes', tmp_path)
+    cfg.test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU'])]
+    build_runner(cfg).test()
+    assert drawn(tmp_path) == [] and not (tmp_path / 'confidence_maps.npz').exists()
+    (log,) = tmp_path.rglob('*.log')
+    for hook in ('ReliabilityDiagramHook', 'ConfidenceMapHook'):
+        assert f'{hook} draws nothing, since no CalibrationMetric has' in log.read_text()
+    hook = {'custom_hooks': [dict(type='ConfidenceMapHook')]}
+    cfg = config('digits', tmp_path / 'classifier', **hook)
+    with pytest.raises(ValueError, match='maps of segmentors, and this is a classifier'):
+        build_runner(cfg).test()
+
+
+def test_a_map_of_one_logit_is_the_prediction():
+    probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
+    predicted = probs[0] > 0.3
+    found = read_map(as_segmented(probs, predicted, torch.ones(9, 7)), step=4)[0]
+    torch.testing.assert_close(found, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
+
+
+def test_images_come_from_their_files_where_they_fit(tmp_path):
+    path, inputs = str(tmp_path / 'a b.png'), torch.zeros(3, 6, 8, dtype=torch.uint8)
+    cv2.imwrite(path, np.full((6, 8, 3), (200, 0, 0), np.uint8))
+    assert (image_of(path, inputs, (6, 8)) == (0, 0, 200)).all()
+    assert not image_of(path, inputs[:, :5], (5, 8)).any()  # evaluated at another size
+    assert not image_of(f'{path}.gone', inputs, (6, 8)).any()

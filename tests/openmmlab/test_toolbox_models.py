@@ -1,0 +1,335 @@
+"""Models of both toolboxes: their logits, drawn and scaled, by a layer or behind the model."""
+
+import copy
+import math
+
+import pytest
+import torch
+from mmengine.registry import MODELS, init_default_scope
+from tiny_models import (
+    classifier,
+    draw_predictions,
+    fcn_head,
+    images,
+    other_head,
+    scenes,
+    segmentor,
+)
+from torch import nn
+
+from mmcalib.calibration.draw import LogitRows, draw
+from mmcalib.calibration.effect import before_and_after
+from mmcalib.calibration.place import fold_layers, largest_difference
+from mmcalib.openmmlab.calibrated_model import attach
+from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.runner_source import predictions, predictor
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached import attached
+from mmcalib.tasks.calibrate.apply import layers_for
+
+
+@MODELS.register_module(force=True)
+class MaskClassifier(nn.Module):
+    """Scores as Mask2Former's: probabilities of queries' classes times those of their masks."""
+
+    num_classes, out_channels, align_corners = 4, 4, False
+
+    def __init__(self):
+        super().__init__()
+        self.masks = nn.Conv2d(8, 6, 1)
+        self.classes = nn.Parameter(torch.randn(6, 5))
+
+    def predict(self, inputs, *_):
+        queries = self.classes.softmax(dim=1)[:, :-1]
+        return torch.einsum('qk,nqhw->nkhw', queries, self.masks(inputs[0]).sigmoid())
+
+
+def of_images(kind='LinearClsHead', form='vector', change=lambda model: None, **options):
+    model = classifier(dict(type=kind, num_classes=5, in_channels=8) | options, form)
+    change(model)
+    return model, images()
+
+
+def of_scenes(head=None, change=lambda model: None, **options):
+    head = copy.deepcopy(head or fcn_head())
+    loader = scenes(num_classes=head.get('num_classes', 4) if isinstance(head, dict) else 4)
+    model = segmentor(head, **copy.deepcopy(options))
+    change(model)
+    return model, loader
+
+
+def then(function):
+    def change(model):
+        model.head.forward = lambda feats: function(model.head.fc(feats[-1]))
+
+    return change
+
+
+def without_bias(model):
+    model.head.fc.bias = None
+
+
+def grouped(model):
+    model.decode_head.conv_seg = nn.Conv2d(8, 4, 1, groups=2)
+
+
+VIT, CONV = 'VisionTransformerClsHead', 'decode_head.conv_seg'
+TWO_MAPS = dict(in_channels=[8, 8], in_index=[0, 1])
+BINARY = fcn_head(2, out_channels=1, threshold=0.3)
+TRANSFORMER = dict(num_layers=1, num_heads=1, embed_dims=8, norm_cfg=dict(type='LN'))
+# How a model is made, and the layers that predict; those that take scales and shifts of the
+# classes, where these are others.
+CASES = {
+    'linear': (of_images, {}, ['head.fc']),
+    'one layer of ViT': (of_images, dict(kind=VIT), ['head.layers.head']),
+    # The hidden layer is as wide as there are classes.
+    'two layers of ViT': (of_images, dict(kind=VIT, hidden_dim=5), ['head.layers.head']),
+    'stacked': (
+        of_images, dict(kind='StackedLinearClsHead', mid_channels=[5, 5]), ['head.layers.2.fc'],
+    ),
+    'the sum of two': (  # would be shifted twice
+        of_images, dict(kind='ConformerHead', form='tokens', in_channels=[8, 8]),
+        ['head.trans_cls_head', 'head.conv_cls_head'], [],
+    ),
+    'the mean of two': (
+        of_images, dict(kind='DeiTClsHead', form='tokens'),
+        ['head.layers.head_dist', 'head.layers.head'],
+    ),
+    'tanh': (of_images, dict(change=then(torch.tanh)), []),
+    'weight norm': (
+        of_images, dict(change=lambda m: nn.utils.parametrizations.weight_norm(m.head.fc)), [],
+    ),
+    'without a bias': (of_images, dict(change=without_bias), ['head.fc'], []),
+    # Of which no class sees the features of all, and none can take away the mean of all.
+    'grouped': (of_scenes, dict(change=grouped), [CONV], []),
+    'fcn': (of_scenes, {}, [CONV]),
+    'auxiliary': (of_scenes, dict(auxiliary_head=[fcn_head(channels=4, in_index=0)] * 2), [CONV]),
+    'corners': (of_scenes, dict(head=fcn_head(align_corners=True)), [CONV]),
+    'binary': (of_scenes, dict(head=BINARY), [CONV]),
+    'cascade': (
+        of_scenes,
+        dict(
+            type='mmseg.CascadeEncoderDecoder', num_stages=2,
+            head=[fcn_head(), other_head('mmseg.OCRHead', ocr_channels=4)],
+        ),
+        ['decode_head.1.conv_seg'],
+    ),
+    # Its last layer to run, of as many outputs, says which classes are in the image.
+    'context': (of_scenes, dict(head=other_head('mmseg.EncHead', num_codes=4, **TWO_MAPS)), [CONV]),
+    # Three layers of as many outputs run, of which one predicts.
+    'dual attention': (of_scenes, dict(head=other_head('mmseg.DAHead', pam_channels=4)), [CONV]),
+    # Its factors start from random ones at each prediction.
+    'random bases': (
+        of_scenes,
+        dict(head=other_head(
+            'mmseg.LightHamHead', ham_channels=8, ham_kwargs=dict(MD_R=4), **TWO_MAPS
+        )),
+        [CONV],
+    ),
+    'slide': (
+        of_scenes, dict(test_cfg=dict(mode='slide', crop_size=(8, 8), stride=(5, 5))), [CONV],
+    ),
+    'mask transformer': (
+        of_scenes, dict(head=other_head('mmseg.SegmenterMaskTransformerHead', **TRANSFORMER)), [],
+    ),
+    'mask classifier': (of_scenes, dict(head=dict(type='MaskClassifier')), []),
+}  # fmt: skip
+# Those to which every method is attached that no layer absorbs.
+ANY = ('linear', 'binary', 'mask transformer', 'mask classifier')
+PAIRS = [
+    (name, method)
+    for name in CASES
+    for method, kind in SCALERS.items()
+    if ('sigmoid' if name == 'binary' else 'softmax') in kind.heads
+    if name in ANY or kind.affine
+]
+
+
+def measured(model, loader, scaler, **how):
+    head = head_of(model)
+    threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
+    result = before_and_after(predictions(model, loader, '', **how), [scaler], threshold=threshold)
+    assert result['after']['NLL'] < result['before']['NLL']
+    return result
+
+
+def class_of(image):
+    found = image.sample.get('pred_label', image.sample.get('pred_sem_seg'))
+    return found['data'] if isinstance(found, dict) else found
+
+
+def judged(image):
+    truth = image.sample.get('gt_sem_seg')
+    return ... if truth is None else truth['data'] != 255
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize(('name', 'method'), PAIRS)
+def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
+    """Folded into the layers that are found, or attached; the given one stays as it is."""
+    make, options, *expected = CASES[name]
+    scaler, (model, loader) = SCALERS[method](), make(**options)
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    layers, why = layers_for(model, scaler, loader[0])
+    assert layers == expected[-1 if scaler.per_class else 0] * scaler.affine
+    assert layers or not scaler.affine or 'no linear layer' in why
+    how = dict(of_samples=not layers)
+    drawn = draw_predictions(model, loader, **how)
+    drawn.fit(scaler)
+    calibrated = copy.deepcopy(model)
+    if layers:
+        folded = fold_layers(model, layers, scaler)
+        assert {key.rsplit('.', 1)[0] for key in folded} == set(layers)
+        calibrated.load_state_dict(folded, strict=False)
+    else:
+        calibrated = copy.deepcopy(attach(calibrated, attached(scaler)))
+        assert isinstance(calibrated, type(model))
+    both = []
+    for each in (model, calibrated):
+        with predictor(each, **how) as predict:
+            both.append([copy.deepcopy(image) for batch in loader for image in predict(batch)])
+    pairs = list(zip(*both, strict=True))
+    for one, other in pairs:
+        found = scaler.probabilities(other.logits[None])
+        expected = scaler.predict_proba(one.logits[None]).to(found)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        if name == 'binary':
+            assert torch.equal(class_of(other).bool(), found[0, 1:] > 0.3)
+        elif scaler.keeps_argmax:
+            assert torch.equal(class_of(one), class_of(other))
+        if name == 'mask classifier':
+            scores = one.sample['seg_logits']['data']
+            torch.testing.assert_close(one.logits.softmax(0), scores / scores.sum(0))
+    result = measured(model, loader, scaler, **how)
+    assert result['num_predictions'] == drawn.population
+    changed = sum(int((class_of(a) != class_of(b))[judged(a)].sum()) for a, b in pairs)
+    assert result['changed'] == changed
+    if method == 'temperature':  # of a threshold that is not 0.5, it moves probabilities towards it
+        assert (changed > 0) == (name == 'binary')
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert model.training and 'postprocess_result' not in vars(model)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_model_itself_stays():
+    model, (batch, *_) = of_images()
+    scaler = SCALERS['temperature'].from_parameters({'temperature': 3.0})
+    both = model, attach(copy.deepcopy(model), attached(scaler))
+    with torch.no_grad():
+        logits, same = (m(batch['inputs'], mode='tensor') for m in both)
+        losses = [m(batch['inputs'], batch['data_samples'], mode='loss')['loss'] for m in both]
+    assert torch.equal(logits, same) and torch.equal(*losses)
+    torch.testing.assert_close(both[1].calibration(logits), logits / 3)
+
+
+@pytest.mark.parametrize('with_scores', [True, False])
+@pytest.mark.parametrize('method', ['temperature', 'platt', 'isotonic'])
+def test_several_labels_for_an_image(method, with_scores):
+    """Or none; of each image the second is not to be judged, where there are scores of labels."""
+    init_default_scope('mmpretrain')
+    model, loader = of_images('MultiLabelLinearClsHead', thr=0.4)
+    generator = torch.Generator().manual_seed(3)
+    for sample in loader.dataset:
+        score = torch.randint(2, (5,), generator=generator).float()
+        sample.set_gt_label(score.nonzero()[:, 0])
+        if with_scores:
+            score[1] = -1
+            sample.set_gt_score(score)
+    scaler = SCALERS[method]()
+    assert layers_for(model, scaler, loader[0]) == ([], 'each class has a separate sigmoid')
+    drawn = draw_predictions(model, loader, of_samples=True)
+    # By hand, one class after the other.
+    with torch.no_grad():
+        logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
+    kept = [k for k in range(5) if not (with_scores and k == 1)]
+    truth = [[int(k in s.gt_label.tolist()) for k in kept] for s in loader.dataset]
+    assert drawn.labels.tolist() == [y for row in truth for y in row]
+    torch.testing.assert_close(drawn.logits[:, 0], logits[:, kept].flatten(), rtol=1e-4, atol=1e-4)
+    result = measured(model, loader, drawn.fit(scaler), of_samples=True)
+    assert result['num_predictions'] == len(drawn.labels)
+    calibrated = attach(copy.deepcopy(model), attached(scaler))
+    samples = [sample for batch in loader for sample in calibrated.val_step(batch)]
+    for sample, z in zip(samples, logits, strict=True):
+        expected = scaler.predict_proba(z[:, None])[:, 1]
+        torch.testing.assert_close(sample.pred_score, expected, rtol=1e-3, atol=1e-4)
+        assert sample.pred_label.tolist() == (sample.pred_score >= 0.4).nonzero()[:, 0].tolist()
+
+
+def test_the_logits_are_those_behind_the_predictions():
+    model, loader = of_images()
+    drawn = draw_predictions(model, loader)
+    with torch.no_grad():
+        expected = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
+    torch.testing.assert_close(drawn.logits, expected.log_softmax(dim=1))
+    assert drawn.labels.tolist() == [int(s.gt_label) for s in loader.dataset]
+    assert drawn.images.tolist() == list(range(12)) and drawn.num_images == 12
+
+    model, loader = of_scenes()
+    drawn = draw_predictions(model, loader)
+    with torch.no_grad():
+        evaluated = [s for batch in loader for s in model.val_step(batch)]
+    valid = [s.gt_sem_seg.data[0] != 255 for s in evaluated]
+    expected = torch.cat([s.seg_logits.data[:, v].T for s, v in zip(evaluated, valid, strict=True)])
+    torch.testing.assert_close(drawn.logits, expected)
+    assert drawn.population == sum(int(v.sum()) for v in valid)
+
+
+def test_a_binary_segmentors_logits_are_from_before_the_sigmoid():
+    model, loader = of_scenes(BINARY)
+    with torch.no_grad():  # so large that the sigmoid is exactly 1
+        model.decode_head.conv_seg.weight *= 40
+    with predictor(model) as predict, predictor(model, of_samples=True) as predict_samples:
+        (first, _), (rounded, _) = predict(loader[0]), predict_samples(loader[0])
+    probs = first.sample['seg_logits']['data']
+    assert (probs == 1).any() and first.logits.abs().max() > 40 > 18 > rounded.logits.max()
+    assert first.logits.shape == probs.shape == (1, 13, 17)
+    for each in (first, rounded):
+        torch.testing.assert_close(each.logits.sigmoid(), probs)
+    assert torch.equal(first.sample['pred_sem_seg']['data'].bool(), probs > 0.3)
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(ValueError, match='no valid prediction in 2 images'):
+        loader = scenes(n=2)
+        for sample in loader.dataset:
+            sample.gt_sem_seg.data[:] = 255
+        draw_predictions(segmentor(fcn_head()), loader)
+    with pytest.raises(ValueError, match=r'sample 0 .*NaN'):
+        model, loader = of_images()
+        model.head.fc.weight.data[0] = float('nan')
+        draw_predictions(model, loader)
+    with pytest.raises(ValueError, match=r'0\.jpg has .* labels outside \[0, 4\)'):
+        draw_predictions(segmentor(fcn_head()), scenes(num_classes=9))
+    nan, one = torch.tensor([math.nan]), torch.ones(1)
+    assert largest_difference([one, one], [one, nan]) == math.inf
+
+
+@pytest.mark.parametrize('batch_size', [1, 4])
+def test_the_draw(batch_size):
+    model, loader = of_scenes()
+    one = draw_predictions(model, loader, num_samples=50)
+    assert len(one.labels) == 50 < one.population
+    other = draw_predictions(model, scenes(batch_size=batch_size), num_samples=50)
+    torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
+    assert torch.equal(one.images, other.images)
+    again = draw_predictions(model, loader, num_samples=50, seed=1)
+    assert not torch.equal(one.logits, again.logits)
+
+
+def test_every_prediction_is_as_likely():
+    """Whatever the sizes of the images, and whatever was drawn of another one."""
+    counts, together, rows = torch.zeros(60), 0, torch.arange(60)
+    parts = [
+        LogitRows(own[:, None].double(), own, torch.full((len(own),), place))
+        for place, own in enumerate(rows.split([10, 20, 30]))
+    ]
+    for seed in range(2000):
+        found = draw(parts, num_samples=12, seed=seed)
+        assert len(found.labels) == 12 and found.labels.tolist() == sorted(found.labels.tolist())
+        counts[found.labels] += 1
+        together += {0, 10} <= {*found.labels.tolist()}
+    torch.testing.assert_close(counts / 2000, torch.full((60,), 0.2), atol=0.04, rtol=0)
+    of_image = torch.stack([own.mean() for own in counts.split([10, 20, 30])])
+    torch.testing.assert_close(of_image / 2000, torch.full((3,), 0.2), atol=0.006, rtol=0)
+    assert together < 2000 * 0.07

@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from mmcalib.predictions.image_predictions import (
+    class_columns,
+    concatenate,
+    predictions_from_confidences,
+    predictions_from_logits,
+    predictions_from_probabilities,
+)
+
+
+def random_logits(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def random_labels(logits, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(max(logits.shape[1], 2), logits[:, 0].shape, generator=generator)
+    return labels.masked_fill(torch.rand(labels.shape, generator=generator) < 0.3, 255)
+
+
+@pytest.mark.parametrize('shape', [(7, 4), (3, 4, 5, 6), (2, 3, 2, 3, 4), (3, 1, 5, 6)])
+def test_valid_rows_any_shape_equal_loop(shape):
+    logits = random_logits(*shape)
+    labels = random_labels(logits)
+    predictions = predictions_from_logits(logits, labels, ignore_index=255, first_image=10)
+    expected = []
+    for image in range(shape[0]):
+        for position in torch.cartesian_prod(*map(torch.arange, shape[2:])) if shape[2:] else [()]:
+            place = tuple(torch.as_tensor(position).reshape(-1).tolist())
+            label = labels[(image, *place)].item()
+            if label != 255:
+                scores = logits[(image, slice(None), *place)].tolist()
+                expected.append((10 + image, label, scores))
+    rows = predictions.valid_rows()
+    actual = list(
+        zip(rows.images.tolist(), rows.labels.tolist(), rows.logits.tolist(), strict=True)
+    )
+    assert actual == expected
+
+
+@pytest.mark.parametrize('shape', [(7, 4), (3, 4, 5, 6), (2, 3, 2, 3, 4)])
+def test_parts_concatenated_equal_whole(shape):
+    logits = random_logits(*shape)
+    predictions = predictions_from_logits(logits, random_labels(logits), ignore_index=255)
+    parts = [predictions.select(slice(start, start + 2)) for start in range(0, len(logits), 2)]
+    maps = [map_ for part in parts for map_ in part.split_maps()]
+    joined = concatenate(maps)
+    for name in ('logits', 'labels', 'predicted', 'images'):
+        assert torch.equal(getattr(joined, name), getattr(predictions, name))
+    assert len(maps) == (len(logits) if predictions.are_maps else len(parts))
+
+
+def test_several_labels_split_equal_binary_heads():
+    logits = random_logits(6, 3)
+    labels = torch.tensor([[0, 1, 255]] * 6)
+    predictions = predictions_from_logits(logits, labels, ignore_index=255)
+    assert predictions.several_labels and not predictions.are_maps and predictions.num_classes == 2
+    for index, actual in enumerate(predictions.split_labels()):
+        expected = predictions_from_logits(
+            logits[:, index, None], labels[:, index], ignore_index=255
+        )
+        for name in ('logits', 'labels', 'predicted', 'images'):
+            assert torch.equal(getattr(actual, name), getattr(expected, name))
+        assert actual.several_labels is False
+    assert [len(each.valid_rows()) for each in predictions.split_labels()] == [6, 6, 0]
+
+
+def test_binary_threshold_decides_the_class():
+    probs = torch.tensor([0.2, 0.4, 0.6])
+    logits = torch.logit(probs)[:, None]
+    labels = torch.zeros(3, dtype=torch.int64)
+    predictions = predictions_from_logits(logits, labels, threshold=0.3)
+    assert predictions.predicted.tolist() == [0, 1, 1]
+    assert predictions_from_probabilities(probs, labels).predicted.tolist() == [0, 0, 1]
+
+
+def test_confidences_are_those_of_a_head_that_says_right():
+    conf = torch.tensor([0.9, 0.3])
+    predictions = predictions_from_confidences(conf, torch.tensor([True, False]))
+    assert predictions.scores[:, 0].tolist() == conf.tolist()
+    assert (predictions.predicted == predictions.labels).tolist() == [True, False]
+
+
+def test_creation_copies_no_scores():
+    logits = random_logits(1, 4, 5, 6)
+    predictions = predictions_from_logits(logits, None)
+    assert predictions.logits.data_ptr() == logits.data_ptr()
+    assert class_columns(predictions.scores).data_ptr() == logits.data_ptr()
+    assert predictions.labels is None
+
+
+def test_region_outside_of_it_is_not_valid():
+    logits = random_logits(1, 3, 4, 5)
+    predictions = predictions_from_logits(logits, torch.zeros(1, 4, 5, dtype=torch.int64))
+    region = torch.zeros(1, 4, 5, dtype=torch.bool)
+    region[0, 1, 2] = True
+    rows = predictions.within(region).valid_rows()
+    assert rows.logits.tolist() == [logits[0, :, 1, 2].tolist()]
