@@ -93,7 +93,9 @@ def test_every_metric_of_samples_there(samples):
         with PretendedDevice():
             metric.process(None, tree_map_only(torch.Tensor, place, samples))
         for image in metric.results if maps else ():
-            assert not isinstance(image.bins, Pretended) and not isinstance(image.cells, Pretended)
+            assert not isinstance(image.bins, Pretended) and not isinstance(
+                image.fine_bins, Pretended
+            )
         values.append(metric.evaluate(len(samples)))
     assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
 

@@ -9,19 +9,14 @@ import torch
 from torch import Tensor
 
 from mmcalib.calibration.draw import LogitRows, alone
-from mmcalib.metrics.counts import (
-    EXACT,
-    Counts,
-    Predictions,
-    by_unit,
-    of_map,
-    round_if_many,
-)
+from mmcalib.metrics.counts import Tally, count_outcomes, tables_by_group
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, of_drawn
 from mmcalib.metrics.keys import PREFIX, better_rule, number_text
 from mmcalib.metrics.measure import MEASURED
+from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %
 
@@ -39,7 +34,7 @@ def before_and_after(
     """Measure predictions as they are and scaled.
 
     Args:
-        images: Predictions of one image or several.
+        images: Outcomes of one image or several.
         scalers: Fitted: of each fold, or one.
         fold_of: ``(n,)`` int64, the fold of each image; None if there is one scaler.
         num_bins: Of ECE and AECE.
@@ -53,8 +48,9 @@ def before_and_after(
         ``num_predictions``, how many there are; ``changed``, of how many of them the predicted
         class is another; ``errors``, the standard errors ``before`` and ``after``, if asked for.
     """
-    found, changed, total = ([], []), 0, 0
-    tables = [(torch.zeros(num_groups, 3, num_bins), torch.zeros(num_groups, 2)) for _ in found]
+    changed = 0
+    tallies = [Tally(num_bins), Tally(num_bins)]
+    tables = [(torch.zeros(num_groups, 3, num_bins), torch.zeros(num_groups, 2)) for _ in tallies]
     for several in images:
         places = several.places
         folds = torch.zeros_like(places) if fold_of is None else fold_of[places]
@@ -65,24 +61,24 @@ def before_and_after(
             own = predicted_of(rows.logits, rows.labels) if own is None else own
             predicted = predicted_by(scalers[fold], scaled, own, threshold)
             changed += int(((predicted != own) & (rows.labels >= 0)).sum())
-            total += predicted.numel()
             shown = rows.logits if rows.shown is None else rows.shown
             pairs = (shown, own), (scaled, predicted)
             for place, (logits, classes) in enumerate(pairs):
                 predictions = read(logits, classes, rows.labels)
-                counts = Counts.of(predictions, num_bins)
-                found[place].append(counts.round() if total > EXACT else counts)
+                counts = count_outcomes(predictions, num_bins)
+                tallies[place].add(counts)
                 if num_groups:
                     groups = rows.places.repeat_interleave(rows.labels[0].numel())
                     groups = groups[(rows.labels >= 0).flatten()]
-                    more = by_unit(predictions, groups, num_groups, num_bins)
+                    more = tables_by_group(predictions, groups, num_groups, num_bins)
                     tables[place] = [a + b for a, b in zip(tables[place], more, strict=True)]
-    shares = gather((found, changed))
+    shares = gather(([tally.sums()[0] for tally in tallies], changed))
     figures = {}
     for place, when in enumerate(('before', 'after')):
-        parts = [part for own, _ in shares for part in own[place]]
-        round_if_many(parts)
-        counts = Counts.total(parts, num_bins)
+        total = Tally(num_bins)
+        for sums, _ in shares:
+            total.add(sums[place])
+        (counts,) = total.sums()
         figures[when] = {name: value_of(name, counts) for name in MEASURED}
     changed = sum(own for _, own in shares)
     if num_groups:
@@ -118,7 +114,7 @@ def predicted_by(
     return predicted if scaler.keeps_argmax else scaled.argmax(dim=1)
 
 
-def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Predictions:
+def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Outcomes:
     """Return what metrics count of logits ``(M, K)``, of which labels below 0 have no prediction.
 
     A binary one is read as metrics read it, from the probability of class 1, whose rounding they
@@ -126,12 +122,12 @@ def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Predictions:
     """
     if labels.ndim == 2:
         logits, predicted, labels = logits.reshape(-1, 1), predicted.flatten(), labels.flatten()
-    planes = (logits.sigmoid() if logits.shape[1] == 1 else logits).T[:, None]
-    return of_map(planes, predicted[None], labels[None], labels[None] >= 0, wanted={'brier'})
+    predictions = ImagePredictions(predicted, logits=logits, labels=labels)
+    return compute_outcomes(predictions, required={'brier'})
 
 
 def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
-    """Return the standard errors of metrics over groups, by a bootstrap; see :func:`by_unit`.
+    """Return the standard errors of metrics over groups, by a bootstrap.
 
     AECE, whose bins are not fixed, has none.
     """

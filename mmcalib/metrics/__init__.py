@@ -1,5 +1,11 @@
 """Calibration metrics of arrays, loaders and streams of batches, without mmengine."""
 
+from mmcalib.metrics.by_class import (
+    classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
+)
+from mmcalib.metrics.by_class import (
+    predicted_class_calibration as predicted_class_calibration,
+)
 from mmcalib.metrics.definitions import NAMES as NAMES
 from mmcalib.metrics.evaluate import evaluate as evaluate
 from mmcalib.metrics.image_scores import image_failure_figures as image_failure_figures
@@ -7,16 +13,13 @@ from mmcalib.metrics.image_scores import image_risks as image_risks
 from mmcalib.metrics.image_scores import image_scores as image_scores
 from mmcalib.metrics.image_scores import pairwise_dice as pairwise_dice
 from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
-from mmcalib.metrics.measure import (
-    classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
-)
 from mmcalib.metrics.measure import expected_calibration_error as expected_calibration_error
 from mmcalib.metrics.measure import measure as measure
-from mmcalib.metrics.measure import predicted_class_calibration as predicted_class_calibration
 from mmcalib.metrics.ood_scores import scores_of_logits as scores_of_logits
 from mmcalib.metrics.ood_scores import scores_of_probabilities as scores_of_probabilities
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
 from mmcalib.metrics.risk_threshold import class_thresholds as class_thresholds
 from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
+from mmcalib.metrics.streaming import StreamingMetrics as StreamingMetrics
 from mmcalib.predictions.objects import find_objects as find_objects
 from mmcalib.predictions.objects import object_ious as object_ious

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import BETAS, by_confidence, equal_mass
+from mmcalib.metrics.bins import equal_mass_bins, merge_equal_confidences
+from mmcalib.metrics.outcomes import BETAS
 
 # Of the smooth ECE: points of a grid, a power of two and one more, whose steps are far below any
 # width that is measured, and halvings of the width.
@@ -32,7 +33,7 @@ def calibration_error(table: Tensor) -> Tensor:
 
 def adaptive_error(table: Tensor, num_bins: int) -> Tensor:
     """Return the calibration error over bins of equal count, AECE, in percent, of cells."""
-    return calibration_error(equal_mass(by_confidence(table), num_bins))
+    return calibration_error(equal_mass_bins(merge_equal_confidences(table), num_bins))
 
 
 def maximum_error(table: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics import calibration_errors as errors
 from mmcalib.metrics import ranking
-from mmcalib.metrics.counts import Counts, by_confidence
+from mmcalib.metrics.bins import merge_equal_confidences
+from mmcalib.metrics.counts import Counts
 
 
 @dataclass(frozen=True)
@@ -23,81 +24,91 @@ class Metric:
     """One metric.
 
     Attributes:
-        value: Of counts; called only where there are predictions.
+        value: Function of counts; called only if there are predictions.
         unit: ``'%'``, ``'nats'`` or nothing.
-        better: ``'less'``, ``'greater'``, or None where neither is.
-        wanted: What the counts need for it beside confidences and NLL.
-        of_rows: Of ``(…, 3, B)`` bins and ``(…, 2)`` sums; None if it needs more, so that there is
-            no interval over images.
-        gaps: Whether it is 0 where no bin has a gap, and grows with each.
-        limits: The least and the largest value.
+        better: ``'less'``, ``'greater'``, or None if neither is better.
+        required: The statistic that the outcomes need for it beside confidences and NLL.
+        of_bins: Function of ``(…, 3, B)`` bins and ``(…, 2)`` sums; None if it needs more, so that
+            there is no interval over images.
+        grows_with_gaps: Whether it is 0 if no bin has a gap, and grows with each gap.
+        limits: The smallest and the largest value.
     """
 
     value: Callable[[Counts], float | Tensor]
     unit: str = '%'
     better: str | None = 'less'
-    wanted: str | None = None
-    of_rows: Callable[[Tensor, Tensor], Tensor] | None = None
-    gaps: bool = False
+    required: str | None = None
+    of_bins: Callable[[Tensor, Tensor], Tensor] | None = None
+    grows_with_gaps: bool = False
     limits: tuple[float, float] = (0.0, 100.0)
 
 
-def _of_rows(formula: Callable[[Tensor, Tensor], Tensor], **options) -> Metric:
-    return Metric(lambda counts: formula(counts.bins, counts.sums), of_rows=formula, **options)
+def metric_of_sums(formula: Callable[[Tensor, Tensor], Tensor], **options) -> Metric:
+    """Return a metric of ``(…, 3, B)`` bins and ``(…, 2)`` sums of NLL and Brier score."""
+    return Metric(lambda counts: formula(counts.bins, counts.sums), of_bins=formula, **options)
 
 
-def _of_bins(formula: Callable[[Tensor], Tensor], *, gaps: bool = True, **options) -> Metric:
-    return _of_rows(lambda bins, _: formula(bins), gaps=gaps, **options)
+def metric_of_bins(
+    formula: Callable[[Tensor], Tensor], *, grows_with_gaps: bool = True, **options
+) -> Metric:
+    """Return a metric of ``(…, 3, B)`` bins."""
+    return metric_of_sums(lambda bins, _: formula(bins), grows_with_gaps=grows_with_gaps, **options)
 
 
-def _of_order(figure: Callable[..., Tensor], **options) -> Metric:
-    return Metric(lambda counts: figure(counts.table), wanted='doubt', **options)
+def metric_of_ranking(formula: Callable[..., Tensor], **options) -> Metric:
+    """Return a metric of predictions in the order of their confidence."""
+    return Metric(lambda counts: formula(counts.table), required='one_minus_conf', **options)
 
 
-def _of_curve(figure: Callable[[Tensor, float], float], **options) -> Metric:
+def metric_of_curve(formula: Callable[[Tensor, float], float], **options) -> Metric:
+    """Return a metric of the NLL at several temperatures."""
     return Metric(
-        lambda counts: figure(counts.more['curve'], counts.count),
-        wanted='curve',
-        **options,
+        lambda counts: formula(counts.nll_curve, counts.count), required='nll_curve', **options
     )
 
 
-def _mean_of(column: int) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda bins, sums: sums[..., column] / bins[..., 0, :].sum(-1)
+def mean_nll(bins: Tensor, sums: Tensor) -> Tensor:
+    """Return the mean NLL, in nats."""
+    return sums[..., 0] / bins[..., 0, :].sum(-1)
+
+
+def mean_brier(bins: Tensor, sums: Tensor) -> Tensor:
+    """Return the mean Brier score."""
+    return sums[..., 1] / bins[..., 0, :].sum(-1)
 
 
 METRICS = {
-    'ECE': _of_bins(errors.calibration_error),
+    'ECE': metric_of_bins(errors.calibration_error),
     'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
     'ClasswiseECE': Metric(
-        lambda counts: errors.classwise_error(counts.more['classes']), wanted='classes'
+        lambda counts: errors.classwise_error(counts.strata['classes']), required='class_bins'
     ),
-    'smECE': Metric(lambda counts: errors.smooth_error(by_confidence(counts.table))),
-    'debiasedECE': _of_bins(errors.debiased_error),
-    'ACE': _of_bins(errors.average_error),
-    'MCE': _of_bins(errors.maximum_error),
-    'RMSCE': _of_bins(errors.root_mean_square_error),
-    'OE': _of_bins(errors.overconfidence_error),
-    'gap': _of_bins(errors.gap, better=None, gaps=False, limits=(-100.0, 100.0)),
+    'smECE': Metric(lambda counts: errors.smooth_error(merge_equal_confidences(counts.table))),
+    'debiasedECE': metric_of_bins(errors.debiased_error),
+    'ACE': metric_of_bins(errors.average_error),
+    'MCE': metric_of_bins(errors.maximum_error),
+    'RMSCE': metric_of_bins(errors.root_mean_square_error),
+    'OE': metric_of_bins(errors.overconfidence_error),
+    'gap': metric_of_bins(errors.gap, better=None, grows_with_gaps=False, limits=(-100.0, 100.0)),
     'gap_size': Metric(lambda counts: errors.gap(counts.bins).abs()),
-    'NLL': _of_rows(_mean_of(0), unit='nats', limits=(0.0, math.inf)),
-    'refinement_NLL': _of_curve(errors.least_nll, unit='nats'),
-    'calibration_NLL': _of_curve(errors.removable_nll, unit='nats'),
-    'temperature': _of_curve(errors.temperature, unit='', better=None),
-    'Brier': _of_rows(_mean_of(1), unit='', wanted='brier', limits=(0.0, 2.0)),
-    'reliability': _of_bins(errors.reliability, unit='', limits=(0.0, 1.0)),
-    'resolution': _of_bins(
-        errors.resolution, unit='', better='greater', gaps=False, limits=(0.0, 0.25)
+    'NLL': metric_of_sums(mean_nll, unit='nats', limits=(0.0, math.inf)),
+    'refinement_NLL': metric_of_curve(errors.least_nll, unit='nats'),
+    'calibration_NLL': metric_of_curve(errors.removable_nll, unit='nats'),
+    'temperature': metric_of_curve(errors.temperature, unit='', better=None),
+    'Brier': metric_of_sums(mean_brier, unit='', required='brier', limits=(0.0, 2.0)),
+    'reliability': metric_of_bins(errors.reliability, unit='', limits=(0.0, 1.0)),
+    'resolution': metric_of_bins(
+        errors.resolution, unit='', better='greater', grows_with_gaps=False, limits=(0.0, 0.25)
     ),
-    'uncertainty': _of_bins(
-        errors.uncertainty, unit='', better=None, gaps=False, limits=(0.0, 0.25)
+    'uncertainty': metric_of_bins(
+        errors.uncertainty, unit='', better=None, grows_with_gaps=False, limits=(0.0, 0.25)
     ),
-    'AURC': _of_order(ranking.aurc),
-    'AUGRC': _of_order(ranking.augrc),
-    'AUROC': _of_order(ranking.auroc, better='greater'),
-    'FPR95': _of_order(ranking.fpr),
-    'accuracy': _of_bins(errors.accuracy, better='greater', gaps=False),
-    'confidence': _of_bins(errors.confidence, better=None, gaps=False),
+    'AURC': metric_of_ranking(ranking.aurc),
+    'AUGRC': metric_of_ranking(ranking.augrc),
+    'AUROC': metric_of_ranking(ranking.auroc, better='greater'),
+    'FPR95': metric_of_ranking(ranking.fpr),
+    'accuracy': metric_of_bins(errors.accuracy, better='greater', grows_with_gaps=False),
+    'confidence': metric_of_bins(errors.confidence, better=None, grows_with_gaps=False),
 }
 NAMES = tuple(METRICS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
@@ -124,7 +135,7 @@ def metric_of(name: str) -> Metric:
     if not value > 0:
         raise UserError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
     figure, better = WITH_LEVEL[kind]
-    return _of_order(lambda table: figure(table, value), better=better)
+    return metric_of_ranking(lambda table: figure(table, value), better=better)
 
 
 def value_of(name: str, counts: Counts) -> float:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import closing
 
 import torch
-from torch import Tensor
 
-from mmcalib.errors import UserError
-from mmcalib.metrics.counts import Counts, by_unit, of_map, places_of, summed
-from mmcalib.metrics.definitions import metric_of
-from mmcalib.metrics.measure import MEASURED, Values, check_options, figures, measure
-from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.options import check_integer
+from mmcalib.metrics.measure import check_options, measure
+from mmcalib.metrics.streaming import MEASURED, StreamingMetrics, Values
 from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import Logits, group_numbers, read_loader
+from mmcalib.predictions.ranks import keep_own
 
 
 def evaluate(
@@ -69,44 +66,43 @@ def evaluate(
         ValueError: For batches without labels, labels out of range, or an output that is not one
             tensor of finite logits of the labels' size; and as of :func:`measure`.
     """
-    options = dict(interval=interval, groups=groups)
-    counting = dict(num_bins=check_integer('num_bins', num_bins), ignore_index=ignore_index)
     if not callable(model_or_probs):
         if logits is not None or device is not None or protocol != 'pooled':
             raise TypeError('logits, device and protocol go with a model, not with probabilities')
-        return measure(model_or_probs, loader_or_labels, metrics, **options, **counting)
-    names, how = check_options(metrics, interval, groups, protocol), PROTOCOLS[protocol]
+        return measure(
+            model_or_probs,
+            loader_or_labels,
+            metrics,
+            num_bins=num_bins,
+            ignore_index=ignore_index,
+            interval=interval,
+            groups=groups,
+        )
+    check_options(metrics, interval, groups, protocol)
     if groups is not None:
         group_numbers(groups, len(groups), loader_or_labels)
-    wanted = {metric_of(name).wanted for name in names}
-    several: list[tuple[Tensor, Tensor]] = []
-    tables: list[tuple[Tensor, Tensor]] = []
-
-    def images() -> Iterator[Counts]:
-        """Yield the counts of maps, or of batches of rows."""
-        reading = dict(logits=logits, ignore_index=ignore_index, device=device)
-        for z, labels in read_loader(model_or_probs, loader_or_labels, 'Evaluating', **reading):
-            if z.ndim == 2 and protocol != 'pooled':
-                raise UserError(f'protocol={protocol!r} is for maps, not for rows: leave it out')
-            if z.shape == labels.shape:
-                several.append((z.sigmoid().cpu(), labels.cpu()))
-                continue
-            rows = z.ndim == 2
-            for planes, label in [(z.T, labels)] if rows else zip(z, labels, strict=True):
-                kept = label != (-1 if ignore_index is None else ignore_index)
-                kept = kept & how.region(label, boundary_width) if how.region else kept
-                planes = planes if len(planes) > 1 else planes.sigmoid()
-                predicted = planes.argmax(dim=0) if len(planes) > 1 else (planes[0] > 0.5).long()
-                found = of_map(planes, predicted, label, kept, num_bins=num_bins, wanted=wanted)
-                if interval is not None:
-                    unit = places_of(kept.cpu()) if rows else torch.zeros_like(found.predicted)
-                    tables.append(by_unit(found, unit, len(label) if rows else 1, num_bins))
-                yield Counts.of(found, num_bins)
-
-    with closing(images()) as counts:  # so that an error gives the random states back at once
-        units = summed(counts, num_bins, how.group)
-    if several:
-        found = map(torch.cat, zip(*several, strict=True))
-        return measure(*found, metrics, **options, **counting)
-    columns = [torch.cat(column) for column in zip(*tables, strict=True)]
-    return figures(metrics, units, columns, protocol=protocol, **options)
+    stream = StreamingMetrics(
+        metrics,
+        num_bins=num_bins,
+        protocol=protocol,
+        boundary_width=boundary_width,
+        interval=interval,
+        gather=keep_own,
+    )
+    batches = read_loader(
+        model_or_probs,
+        loader_or_labels,
+        'Evaluating',
+        logits=logits,
+        ignore_index=ignore_index,
+        device=device,
+    )
+    num_images = 0
+    with closing(batches):  # so that an error gives the random states back at once
+        for batch_logits, labels in batches:
+            predictions = predictions_from_logits(
+                batch_logits, labels, ignore_index=ignore_index, first_image=num_images
+            )
+            num_images += len(labels)
+            stream.add(predictions)
+    return stream.compute(groups)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import narrow_counts, predicted_in_narrow_bins
 from mmcalib.metrics.intervals import tails_of, widening
+from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_counts
 
 # With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all
 # images are wrong everywhere: a validation that has none of those knows nothing of them.
@@ -47,7 +47,7 @@ class ExpectedAccuracy:
 
     Args:
         image_narrow_bins: ``(n, 3, C)`` counts, see
-            :func:`~mmcalib.metrics.counts.narrow_counts`.
+            :func:`~mmcalib.metrics.log_bins.log_bin_counts`.
         coverage: Of the intervals.
 
     Warns:
@@ -74,7 +74,7 @@ class ExpectedAccuracy:
         self.coverage = coverage
         self.of_bins, self.weights = learned_of(bins.sum(dim=0))
         found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
-        predicted, expected = predicted_in_narrow_bins(bins), torch.empty_like(found)
+        predicted, expected = count_in_log_bins(bins), torch.empty_like(found)
         # At random, since a data set may have a period, such as an image of each class in turn.
         folds = torch.randperm(len(bins), generator=torch.Generator().manual_seed(SEED)) % FOLDS
         for fold in range(min(FOLDS, len(bins))):
@@ -85,7 +85,7 @@ class ExpectedAccuracy:
     def of_image(self, conf: Tensor) -> float:
         """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
         conf = conf.flatten()
-        counts = narrow_counts(conf, torch.zeros(len(conf), dtype=torch.bool), conf[:0])[0]
+        counts = log_bin_counts(conf, torch.zeros(len(conf), dtype=torch.bool), conf[:0])[0]
         return self.of_counts(counts).item()
 
     def of_counts(self, counts: Tensor) -> Tensor:

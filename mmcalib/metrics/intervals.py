@@ -27,7 +27,7 @@ Bounds = dict[str, tuple[float, float]]
 def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
     """Raise a ValueError for a coverage that is no share, or metrics without intervals."""
     check_share(option, coverage)
-    if not any(metric_of(name).of_rows for name in names):
+    if not any(metric_of(name).of_bins for name in names):
         raise UserError(
             f'{option}: {" and ".join(names)} has no interval, because nothing is kept of each '
             'image: leave the option out, or add another metric'
@@ -56,17 +56,19 @@ def interval_values(
     """
     filled = bins[:, 0].sum(dim=1) > 0
     bins, sums = bins[filled], sums[filled]
-    own = {n: metric_of(n) for n in names if metric_of(n).of_rows is not None}
+    own = {n: metric_of(n) for n in names if metric_of(n).of_bins is not None}
     options = dict(coverage=coverage, num_bootstrap=num_bootstrap, seed=seed)
     options |= dict(limits={name: metric.limits for name, metric in own.items()})
 
     def estimate(weights: Tensor) -> dict[str, Tensor]:
         if mean is not None:
-            return {name: mean(m.of_rows(bins, sums), bins, weights) for name, m in own.items()}
+            return {name: mean(m.of_bins(bins, sums), bins, weights) for name, m in own.items()}
         return of_drawn(own, bins, sums, weights)
 
     bounds = intervals(estimate, len(bins), **options)
-    gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
+    gaps = {
+        n: lambda table, m=m: m.of_bins(table, sums) for n, m in own.items() if m.grows_with_gaps
+    }
     if gaps and mean is None:
         bounds |= gap_intervals(gaps, bins, **options)
     ends = {name: zip(('low', 'high'), bounds[name], strict=True) for name in own}
@@ -78,8 +80,8 @@ def of_drawn(
 ) -> dict[str, Tensor]:
     """Return metrics of units that count as often as ``(R, U)`` weights say, ``(R,)`` each."""
     drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-    formulas = {name: metric_of(name).of_rows for name in names}
-    return {name: of_rows(drawn, weights @ sums) for name, of_rows in formulas.items() if of_rows}
+    formulas = {name: metric_of(name).of_bins for name in names}
+    return {name: of_bins(drawn, weights @ sums) for name, of_bins in formulas.items() if of_bins}
 
 
 def intervals(

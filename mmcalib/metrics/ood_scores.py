@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import doubt_of, grouped, pieces
+from mmcalib.metrics.bins import sum_by_key
+from mmcalib.metrics.outcomes import exact_one_minus_conf, pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
@@ -46,7 +47,7 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
         others = below.exp().scatter_(0, top[None], 0)
         total = others.sum(dim=0)
         values = {
-            'max_probability': -doubt_of(1 / (1 + total), total / (1 + total)),
+            'max_probability': -exact_one_minus_conf(1 / (1 + total), total / (1 + total)),
             'max_logit': highest,
             'energy': highest + total.log1p(),
             'entropy': (others * below).sum(dim=0) / (1 + total) - total.log1p(),
@@ -58,8 +59,9 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
 def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
     """Return the scores of ``(K, M)`` probabilities, as in :func:`scores_of_logits`."""
     conf, top = probs.max(dim=0)
+    sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0)
     found = {
-        'max_probability': -doubt_of(conf, probs.scatter(0, top[None], 0).sum(dim=0)).cpu(),
+        'max_probability': -exact_one_minus_conf(conf, sum_of_others).cpu(),
         'entropy': torch.xlogy(probs, probs).sum(dim=0).cpu(),
     }
     return {name: found[name] for name in wanted}
@@ -90,7 +92,7 @@ class Scored:
         """Have values share cells, and return self."""
         for score, cells in () if self.rounded else [*self.cells.items()]:
             code = cells[0].float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
-            values, rows = grouped(code.view(torch.float32), cells[1:])
+            values, rows = sum_by_key(code.view(torch.float32), cells[1:])
             self.cells[score] = torch.cat([values[None], rows.float()])
         return self
 

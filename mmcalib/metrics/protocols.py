@@ -35,13 +35,13 @@ class Protocol:
 
     def value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
         """Return a metric of groups, the units, which together are the whole."""
-        of_curve = metric_of(name).wanted == 'curve'
-        if self.group is None or not whole.count or (of_curve and not self.alike):
+        is_of_curve = metric_of(name).required == 'nll_curve'
+        if self.group is None or not whole.count or (is_of_curve and not self.alike):
             return value_of(name, whole)
-        if of_curve:  # one temperature for all, though images count alike
-            curve = sum(unit.more['curve'] / max(unit.count, 1) for unit in units)
+        if is_of_curve:  # There is one temperature for all, though images weigh the same.
+            curve = sum(unit.nll_curve / max(unit.count, 1) for unit in units)
             bins = sum(unit.bins / max(unit.count, 1) for unit in units)
-            return value_of(name, replace(whole, bins=bins, more={'curve': curve}))
+            return value_of(name, replace(whole, bins=bins, nll_curve=curve))
         values = torch.tensor([value_of(name, unit) for unit in units], dtype=torch.float64)
         bins = torch.stack([unit.bins for unit in units])
         return self.mean(values, bins, torch.ones_like(values)[None]).item()

@@ -19,11 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import (
-    narrow_bin_thresholds,
-    predicted_in_narrow_bins,
-    shares_above,
-)
+from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds, shares_above
 from mmcalib.options import check_share
 
 # Where the tests begin, on their way from the strictest threshold to the loosest.
@@ -70,7 +66,7 @@ def threshold_at_risk(
 
     Args:
         image_narrow_bins: ``(n, 3, C)`` counts, see
-            :func:`~mmcalib.metrics.counts.narrow_counts`.
+            :func:`~mmcalib.metrics.log_bins.log_bin_counts`.
         risk: r, a share such as 0.05.
         probability: p.
 
@@ -84,10 +80,10 @@ def threshold_at_risk(
     if found is None:
         return None
     filled = image_narrow_bins[image_narrow_bins[:, 0].sum(dim=1) > 0]
-    predicted = predicted_in_narrow_bins(filled).double()
+    predicted = count_in_log_bins(filled).double()
     coverage = predicted[:, found:].sum(dim=1) / predicted.sum(dim=1)
     return RiskThreshold(
-        threshold=narrow_bin_thresholds()[found].item(),
+        threshold=log_bin_thresholds()[found].item(),
         risk=risk,
         probability=probability,
         coverage=coverage.mean().item(),
@@ -103,7 +99,7 @@ def loosest_rejected(p_values: list[float], level: float) -> int | None:
         p_values: Of the thresholds of all bins.
         level: With what probability any true hypothesis may be rejected.
     """
-    thresholds, budget, found = narrow_bin_thresholds().tolist(), 0.0, None
+    thresholds, budget, found = log_bin_thresholds().tolist(), 0.0, None
     for column in reversed(range(1, len(thresholds))):
         budget += level / len(STARTS) * (thresholds[column] in STARTS)
         if p_values[column] <= budget:

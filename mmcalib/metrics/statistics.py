@@ -13,46 +13,56 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE
-from mmcalib.metrics import counts
-from mmcalib.metrics.counts import NUM_NARROW, Counts, Predictions, bin_of
+from mmcalib.metrics.bins import bin_index, equal_mass_bins
+from mmcalib.metrics.counts import Counts, tables_by_group
+from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
+from mmcalib.metrics.outcomes import Outcomes
 
 
-def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
-    """Return what :class:`CalibrationStatistics` has of each segmented image, and their sums."""
+def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
+    """Return what :class:`CalibrationStatistics` keeps of each segmented image, and their sums."""
     if not images:
         return {}
-    columns = dict(image_bins='bins', image_sums='sums', image_narrow_bins='narrow')
     tables = {
-        name: torch.stack([getattr(image, own) for image in images])
-        for name, own in columns.items()
-        if getattr(images[0], own) is not None
+        'image_bins': torch.stack([image.bins for image in images]),
+        'image_sums': torch.stack([image.sums for image in images]),
     }
-    if images[0].classes is not None:
-        tables['image_class'] = _with_places([image.classes[0][:, None] for image in images])
-        tables['image_class_bins'] = torch.cat([image.classes[1] for image in images])
-    if images[0].objects is not None:
-        tables['objects'] = _with_places([image.objects for image in images])
+    first = images[0].image
+    if 'log_bins' in first:
+        tables['image_narrow_bins'] = torch.stack([image.image['log_bins'] for image in images])
+    if 'classes' in first:
+        classes = [image.image['classes'][:, None] for image in images]
+        tables['image_class'] = add_image_index(classes)
+        tables['image_class_bins'] = torch.cat([image.image['class_log_bins'] for image in images])
+    if 'objects' in first:
+        tables['objects'] = add_image_index([image.image['objects'] for image in images])
     return tables
 
 
-def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dict[str, Tensor]:
-    """Return the same of images that have one prediction each."""
-    places = torch.arange(len(found.conf))
-    own = counts.narrow_bin_of(1 - found.conf)
-    narrow = torch.zeros(len(places), 3, NUM_NARROW, dtype=torch.int32)
-    narrow[places, 0, own], narrow[places, 1, own] = 1, found.correct.int()
-    bins, sums = counts.by_unit(found, places, len(places), num_bins)
-    tables = {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': narrow}
+def tables_of_classified(
+    outcomes: Outcomes, num_bins: int, *, per_class: bool
+) -> dict[str, Tensor]:
+    """Return the same tables of a classifier, whose images have one prediction each."""
+    size = len(outcomes.conf)
+    images = torch.arange(size, device='cpu')
+    index = log_bin_index(1 - outcomes.conf)
+    log_bins = torch.zeros(size, 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
+    log_bins[images, 0, index] = 1
+    log_bins[images, 1, index] = outcomes.correct.int()
+    bins, sums = tables_by_group(outcomes, images, size, num_bins)
+    tables = {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': log_bins}
     if per_class:
-        tables['image_class'] = torch.stack([places, found.predicted], dim=1)
-        tables['image_class_bins'] = narrow[:, :2]
+        tables['image_class'] = torch.stack([images, outcomes.predicted], dim=1)
+        tables['image_class_bins'] = log_bins[:, :2]
     return tables
 
 
-def _with_places(tables: Sequence[Tensor]) -> Tensor:
-    """Return the rows of all images, each with the place of its image in front."""
-    pad = torch.nn.functional.pad
-    return torch.cat([pad(table, (1, 0), value=n) for n, table in enumerate(tables)])
+def add_image_index(tables: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all images, each with the index of its image in front."""
+    rows = []
+    for index, table in enumerate(tables):
+        rows.append(torch.nn.functional.pad(table, (1, 0), value=index))
+    return torch.cat(rows)
 
 
 @dataclass
@@ -67,9 +77,9 @@ class CalibrationStatistics:
             together: count, correct, sum of confidences. At most some 6,000, none empty.
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset.
-        image_narrow_bins: ``(n, 3, 98)`` int32, how many predictions of each image are in each of
-            :func:`~mmcalib.metrics.counts.narrow_bin_of`: those with a label, the correct ones, and
-            those without a label; None if the protocol leaves out pixels by their labels.
+        image_narrow_bins: ``(n, 3, 98)`` int32, how many predictions of each image are in each log
+            bin (:mod:`mmcalib.metrics.log_bins`): those with a label, the correct ones, and those
+            without a label; None if the protocol leaves out pixels by their labels.
         class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
             not counted.
         classes: Names of the K classes.
@@ -118,10 +128,10 @@ class CalibrationStatistics:
         """
         num_bins = num_bins or self.num_bins
         if equal_mass:
-            return counts.equal_mass(self.narrow_bins, num_bins)
+            return equal_mass_bins(self.narrow_bins, num_bins)
         if num_bins == self.num_bins and self.image_bins is not None:
             return self.image_bins.sum(dim=0)
-        index = bin_of(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
+        index = bin_index(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
         return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
 
     def save(self, path: str | Path) -> None:

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 
 from mmcalib.options import check_ignore_index
-from mmcalib.tensors import check_labels
+from mmcalib.predictions.image_predictions import (
+    ImagePredictions,
+    predictions_from_confidences,
+    predictions_from_probabilities,
+)
+from mmcalib.tensors import (
+    SUM_TOLERANCE,
+    at_least_single,
+    check_labels,
+    check_probabilities,
+    check_range,
+)
 
 Array = np.ndarray | Tensor | Sequence
 A = Array | None
@@ -242,3 +253,92 @@ def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
 
 def _name(values: Tensor) -> str:
     return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
+
+
+def read_arrays(
+    probs: A = None,
+    labels: A = None,
+    conf: A = None,
+    correct: A = None,
+    *,
+    ignore_index: int | None = None,
+) -> ImagePredictions:
+    """Return the predictions in arrays: probabilities with labels, or bare confidences.
+
+    Args:
+        probs: ``(N, K)`` or ``(N, K, *)`` probabilities; ``(N,)`` or K = 1 for the probability of
+            class 1 of two; ``(N, L)`` with labels ``(N, L)`` for L labels.
+        labels: ``(N,)`` or ``(N, *)`` true classes.
+        conf: Probabilities of the predicted classes, instead of `probs` and `labels`.
+        correct: Whether they were right, of the same shape.
+        ignore_index: The label of predictions that are not valid.
+
+    Raises:
+        TypeError: For other things than arrays of numbers, or an `ignore_index` without labels.
+        ValueError: For values outside [0, 1], rows that do not sum to one, labels out of range, or
+            arrays that do not fit each other.
+    """
+    given = [each is not None for each in (probs, labels, conf, correct)]
+    if given == [False, False, True, True]:
+        if ignore_index is not None:
+            raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
+        return read_confidences(conf, correct)
+    if given != [True, True, False, False]:
+        raise TypeError('give probs and labels, or conf=… and correct=…')
+    probs, labels = mark_masked(probs, labels)
+    if have_several_labels(probs, labels):
+        probs = floats_of('probs', probs)
+        labels = integers_of('labels', labels)
+        for index in range(probs.shape[1]):
+            labelled_rows('probs', probs[:, index], labels[:, index], ignore_index)
+        check_range(probs, 'probs')
+        return predictions_from_probabilities(
+            probs, labels, ignore_index=ignore_index, several_labels=True
+        )
+    probs = floats_of('probs', probs)
+    labels = integers_of('labels', labels)
+    rows, _ = labelled_rows('probs', probs, labels, ignore_index)
+    rows = at_least_single(rows)
+    labels = without_class_axis(probs, labels)
+    if rows.shape[1] == 1:
+        check_range(rows, 'probs')
+    else:
+        try:
+            check_probabilities(rows.T, 'probs')
+        except ValueError as error:
+            if not axes_look_alike(probs):
+                raise
+            remedy = 'or, if the last axis has the classes, probs.movedim(-1, 1)'
+            raise ValueError(f'{error}, {remedy}') from None
+    return predictions_from_probabilities(probs, labels, ignore_index=ignore_index)
+
+
+def have_several_labels(probs: Array, labels: Array) -> bool:
+    """Return whether each row has several labels, whose probabilities do not sum to one."""
+    probs = tensor_of('probs', probs)
+    labels = tensor_of('labels', labels)
+    if probs.ndim != 2 or probs.shape != labels.shape or probs.shape[1] < 2:
+        return False
+    is_whole = (labels != MASKED).all(dim=1).to(probs.device)
+    if is_whole.any():  # The others may have any number where they are masked.
+        probs = probs[is_whole]
+    return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()
+
+
+def read_confidences(conf: Array, correct: Array) -> ImagePredictions:
+    """Return bare confidences and whether they were right, of any one shape, as predictions."""
+    conf, correct = mark_masked(conf, correct)
+    conf = floats_of('conf', conf)
+    correct = tensor_of('correct', correct).cpu()
+    if correct.shape != conf.shape:
+        raise ValueError(
+            'conf and correct must have one shape, got '
+            f'{tuple(conf.shape)} and {tuple(correct.shape)}'
+        )
+    valid = valid_labels(correct, None)
+    known = correct[valid]
+    if known.dtype != torch.bool and not ((known == 0) | (known == 1)).all():
+        raise ValueError(f'correct must be booleans, got values such as {known.unique()[:5]}')
+    check_range(at_least_single(conf)[valid], 'conf')
+    predictions = predictions_from_confidences(conf, correct == 1)
+    return predictions.within(valid)

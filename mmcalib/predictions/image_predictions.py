@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from mmcalib.tensors import at_least_single
+
 IGNORED = -1  # the label of a prediction that is not valid
 
 
@@ -29,6 +31,7 @@ class ImagePredictions:
             for unknown classes. None for images without labels.
         images: ``(N,)`` int64 indices of the images in the data, on the CPU. None if unknown.
         several_labels: Whether the last axis holds L labels; K is then 1.
+        are_bare_confidences: Whether only confidences are known, and whether they were right.
         name: How errors call the predictions.
     """
 
@@ -38,6 +41,7 @@ class ImagePredictions:
     labels: Tensor | None = None
     images: Tensor | None = None
     several_labels: bool = False
+    are_bare_confidences: bool = False
     name: str = 'a prediction'
 
     def __len__(self) -> int:
@@ -52,6 +56,15 @@ class ImagePredictions:
     def num_classes(self) -> int:
         """The number of classes: K, or two if one score tells two classes apart."""
         return max(self.scores.shape[1], 2)
+
+    def class_probabilities(self) -> Tensor:
+        """Return the probabilities ``(N, K, *)`` of all classes, with two for one score."""
+        if self.probs is None and self.logits.shape[1] > 1:
+            return at_least_single(self.logits).softmax(dim=1)
+        probs = at_least_single(self.logits).sigmoid() if self.probs is None else self.probs
+        if probs.shape[1] == 1:
+            return torch.cat([1 - probs, probs], dim=1)
+        return probs
 
     @property
     def are_maps(self) -> bool:
@@ -130,6 +143,10 @@ class ImagePredictions:
             labels=self.labels.flatten()[valid],
             **rows,
         )
+
+    def with_images(self, images: Tensor) -> ImagePredictions:
+        """Return the same predictions with other indices of their images in the data."""
+        return replace(self, images=images)
 
     def cpu(self) -> ImagePredictions:
         """Return the same predictions on the CPU."""
@@ -224,7 +241,36 @@ def predictions_from_confidences(conf: Tensor, correct: Tensor) -> ImagePredicti
         predicted=torch.ones_like(conf, dtype=torch.int64),
         probs=conf[:, None],
         labels=correct.long(),
+        are_bare_confidences=True,
         images=torch.arange(len(conf), device='cpu'),
+    )
+
+
+def predictions_of_map(
+    scores: Tensor,
+    predicted: Tensor,
+    label: Tensor,
+    *,
+    ignore_index: int | None = None,
+    name: str = 'an image',
+) -> ImagePredictions:
+    """Return the predictions of one segmented image, as a toolbox has made them.
+
+    Args:
+        scores: ``(K, H, W)`` logits; of a binary head, K = 1, the probability of class 1.
+        predicted: ``(H, W)`` predicted classes, by the head's own rule.
+        label: ``(H, W)`` true classes.
+        ignore_index: The label of pixels that are not valid.
+        name: How errors call the image.
+    """
+    is_binary = len(scores) == 1
+    return ImagePredictions(
+        predicted=predicted[None],
+        probs=scores[None] if is_binary else None,
+        logits=None if is_binary else scores[None],
+        labels=mask_ignored(label, ignore_index)[None],
+        images=torch.zeros(1, dtype=torch.int64, device='cpu'),
+        name=name,
     )
 
 

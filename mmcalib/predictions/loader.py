@@ -95,7 +95,7 @@ def reader(
             found = logits_of(output, logits).as_subclass(Tensor)
         _, labels = mark_masked((), labels)
         labels = tensor_of('labels', labels).to(found.device)
-        return _checked(found, labels, ignore_index)
+        return check_logits(found, labels, ignore_index)
 
     try:
         if modules:
@@ -400,7 +400,7 @@ def logits_of(output: Any, logits: Logits | None) -> Tensor:
     return found[:, None] if found.ndim == 1 else found
 
 
-def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
     """Return logits and labels, int64, that fit each other."""
     labels = without_class_axis(logits, labels.as_subclass(Tensor))
     several = labels.shape == logits.shape and logits.ndim == 2

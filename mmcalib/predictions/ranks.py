@@ -1,6 +1,8 @@
-"""Which images of the data the processes of a run read."""
+"""What the processes of a run share: which images they read, and their results."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -20,3 +22,18 @@ def place_of(number: int) -> int:
     """
     rank, world_size = rank_and_world_size()
     return number * world_size + rank
+
+
+def gather_objects(value: Any) -> list:
+    """Return the values of all processes, in the order of their ranks; all have to call it."""
+    _, world_size = rank_and_world_size()
+    if world_size == 1:
+        return [value]
+    values: list = [None] * world_size
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+def keep_own(value: Any) -> list:
+    """Return the value of this process alone, for what each process measures by itself."""
+    return [value]

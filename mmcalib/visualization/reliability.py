@@ -13,10 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import condensed
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, tails_of
-from mmcalib.metrics.measure import counts_of
+from mmcalib.metrics.measure import count_arrays
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import A
@@ -316,10 +315,10 @@ def reliability_diagram(
         ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
     """
     counting = dict(num_bins=num_bins, ignore_index=ignore_index)
-    counts = counts_of(TITLED, probs, labels, conf, correct, **counting)
+    counts = count_arrays(TITLED, probs, labels, conf, correct, **counting)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
     metrics = {name: value_of(name, counts) for name in TITLED}
-    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))
+    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, counts.condensed_table())
     return draw_reliability({title: statistics}, **options)

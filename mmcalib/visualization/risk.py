@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import grouped
+from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -132,7 +132,7 @@ def _curve(table: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _table(scores: np.ndarray, risks: np.ndarray) -> Tensor:
     """Return the bins of images, with tied ones together: the mean over their orders."""
     rows = np.stack([np.ones_like(risks), 1 - risks, 0 * risks])
-    return grouped(torch.from_numpy(scores), torch.from_numpy(rows))[1]
+    return sum_by_key(torch.from_numpy(scores), torch.from_numpy(rows))[1]
 
 
 def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarray]:

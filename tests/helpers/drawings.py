@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.counts import bin_of, table_of
+from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.metrics.keys import ECE
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
@@ -14,7 +14,7 @@ def table(num_bins=10, n=500, seed=0):
     generator = torch.Generator().manual_seed(seed)
     conf = torch.rand(n, generator=generator).sqrt()
     correct = torch.rand(n, generator=generator) < conf**2
-    return table_of(bin_of(conf, num_bins), conf, correct, num_bins)
+    return bin_table(bin_index(conf, num_bins), conf, correct, num_bins)
 
 
 def statistics(cells=None, *, protocol='pooled', num_bins=10, **tables):

@@ -8,7 +8,7 @@ import torch
 from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.counts import narrow_counts
+from mmcalib.metrics.log_bins import log_bin_counts
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe
@@ -134,7 +134,7 @@ def write_validation(folder, model, found, *, images=300, unlabelled=0, **change
     for number in range(images):
         conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
-        bins.append(narrow_counts(conf, correct, conf[:0]))
+        bins.append(log_bin_counts(conf, correct, conf[:0]))
     bins = torch.stack(bins)
     bins[:, 2, [5, 90]] = unlabelled  # unsure and sure ones
     statistics = CalibrationStatistics({}, 'pooled', 15, torch.zeros(3, 1), image_narrow_bins=bins)

@@ -2,7 +2,7 @@
 
 import torch
 
-from mmcalib.metrics.counts import narrow_counts
+from mmcalib.metrics.log_bins import log_bin_counts
 
 
 def classified(n, num_classes=7, seed=0):
@@ -71,4 +71,4 @@ def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
 def image_narrow_bins(conf, correct):
     """Their ``(n, 3, C)`` bins."""
     pairs = zip(conf, correct, strict=True)
-    return torch.stack([narrow_counts(c, right, c[:0]) for c, right in pairs])
+    return torch.stack([log_bin_counts(c, right, c[:0]) for c, right in pairs])

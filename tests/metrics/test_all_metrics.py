@@ -15,7 +15,7 @@ from mmpretrain.registry import METRICS as PRETRAIN
 from mmseg.registry import METRICS as SEG
 from samples import as_segmented, classified, probabilities, segmented
 
-from mmcalib.metrics import NAMES, PROTOCOLS, counts, measure
+from mmcalib.metrics import NAMES, PROTOCOLS, counts, measure, outcomes
 from mmcalib.openmmlab.metrics import (
     AECE,
     ECE,
@@ -148,7 +148,7 @@ def patches():
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
 def test_a_segmentation(patches, protocol, monkeypatch):
-    monkeypatch.setattr(counts, 'PIECE_BYTES', 1)  # so that an image is two pieces
+    monkeypatch.setattr(outcomes, 'PIECE_BYTES', 1)  # so that an image is two pieces
     metric = CalibrationMetric(EVERY, protocol=protocol, boundary_width=1)
     check(evaluate(patches, metric), by_protocol(patches, protocol), 'calibration/')
 
@@ -238,7 +238,7 @@ def every_metric(patches):
 
 def measured(name, samples, metric, monkeypatch, **options):
     """What a metric returns, and the tables that it keeps."""
-    monkeypatch.setattr(counts, 'EXACT', LIMITED.get(name, 1_000_000))
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', LIMITED.get(name, 1_000_000))
     sets = dict(ood_sets=SETS) if name in ('ood', 'ood_rounded') else None
     return evaluate(samples, metric, batch=2, meta=sets, **options), tables(metric)
 
@@ -277,13 +277,13 @@ def test_what_an_image_leaves_is_pickled_and_small():
     label = torch.randint(3, (300, 300), generator=generator)
     metric = CalibrationMetric(NAMES, per_distance=True)
     metric.process(None, [as_segmented(logits, logits.argmax(0), label)] * 12)
-    assert all(image.rounded for image in metric.results)
+    assert all(image.is_rounded for image in metric.results)
     size = len(pickle.dumps(metric.results[-1]))
     assert size < 100_000
     values = metric.evaluate(12)
     few = CalibrationMetric(NAMES)
     few.process(None, [as_segmented(logits, logits.argmax(0), label)])
-    assert not few.results[0].rounded
+    assert not few.results[0].is_rounded
     exact = few.evaluate(1)
     for name in NAMES:  # of the same pixels twelve times
         if name not in ('debiasedECE',):

@@ -6,7 +6,7 @@ import references
 import torch
 
 from mmcalib import metrics
-from mmcalib.metrics import counts, measure
+from mmcalib.metrics import measure, outcomes
 from mmcalib.metrics.definitions import METRICS
 
 NAMES = tuple(METRICS)
@@ -45,7 +45,7 @@ def test_maps_pieces_and_the_probability_of_class_1(monkeypatch):
     maps, targets = np.moveaxis(probs.reshape(3, 4, 5, 2), -1, 1), labels.reshape(3, 4, 5)
     maps, targets = (np.concatenate([x, x], axis=-1) for x in (maps, targets))
     targets[:, :, 5:] = 255
-    monkeypatch.setattr(counts, 'PIECE_BYTES', 1)
+    monkeypatch.setattr(outcomes, 'PIECE_BYTES', 1)
     found = measure(maps, targets, NAMES, ignore_index=255)
     assert found == pytest.approx(expected, abs=1e-9)
 

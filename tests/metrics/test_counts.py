@@ -9,16 +9,18 @@ import torch
 from samples import as_segmented
 
 from mmcalib.metrics import measure, ranking
-from mmcalib.metrics.counts import Counts, condensed, of_map
-from mmcalib.metrics.measure import counts_of
+from mmcalib.metrics.counts import sum_counts
+from mmcalib.metrics.measure import count_arrays
+from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.samples import read_pixels
+from mmcalib.predictions.image_predictions import predictions_of_map
 
 
 def read(sample):
     maps = read_pixels(sample, ignore_index=255, name='image.jpg')
-    wanted = ('brier', 'doubt', 'classes', 'curve', 'left_out')
-    return of_map(*maps, maps[-1] != 255, wanted=wanted)
+    required = ('brier', 'one_minus_conf', 'class_bins', 'nll_curve', 'ignored_conf')
+    return compute_outcomes(predictions_of_map(*maps, ignore_index=255), required=required)
 
 
 def of(logits, label):
@@ -47,11 +49,11 @@ def test_a_binary_head_is_confident_of_the_class_it_predicts(threshold):
     found = read(as_segmented(prob, (prob[0] > threshold).float(), label))
     conf = [0.9, 0.4 if threshold == 0.3 else 0.6]
     torch.testing.assert_close(found.conf, torch.tensor(conf))
-    torch.testing.assert_close(found.left_out, torch.tensor(conf))
+    torch.testing.assert_close(found.ignored_conf, torch.tensor(conf))
     assert found.correct.tolist() == [True, threshold == 0.3]
     assert found.nll.sum().item() == pytest.approx(-math.log(0.9) - math.log(0.4))
     assert found.brier.sum().item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
-    assert found.classes[:, :, 13].tolist() == [[1, 0], [1, 0], [pytest.approx(0.9), 0]]
+    assert found.class_bins[:, :, 13].tolist() == [[1, 0], [1, 0], [pytest.approx(0.9), 0]]
 
 
 @pytest.mark.parametrize('logit', [20.0, -20.0, 90.0, -90.0])
@@ -74,24 +76,24 @@ def test_cells_of_many_are_few_and_narrow():
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(60_000, generator=generator) ** 4
     correct = torch.rand(60_000, generator=generator) < conf
-    whole = counts_of([], conf=conf, correct=correct)
-    table = condensed(whole)
-    assert table.shape[1] < 6146 < whole.cells.shape[1]
+    whole = count_arrays([], conf=conf, correct=correct)
+    table = whole.condensed_table()
+    assert table.shape[1] < 6146 < whole.fine_bins.shape[1]
     torch.testing.assert_close(table.sum(1), whole.table.sum(1))
     assert ((table[2] / table[0]).diff() > 0).all()
-    halves = [counts_of([], conf=conf[i::2], correct=correct[i::2]).round() for i in range(2)]
-    rounded = Counts.total(halves).cells
-    torch.testing.assert_close(whole.round().cells.double(), rounded, rtol=1e-6, atol=1e-6)
+    halves = [count_arrays([], conf=conf[i::2], correct=correct[i::2]).round() for i in range(2)]
+    rounded = sum_counts(halves).fine_bins
+    torch.testing.assert_close(whole.round().fine_bins.double(), rounded, rtol=1e-6, atol=1e-6)
     width = rounded[3] / rounded[1] - rounded[0]
     assert (width >= -1e-9).all() and (width <= rounded[0] / 128 + 1e-9).all()
 
 
 def test_forty_million_in_one_cell():
     conf, correct = np.full(2_000_000, 0.95), np.arange(2_000_000) % 5 != 0  # 80 % of them
-    found = Counts.total([counts_of([], conf=conf, correct=correct)] * 20)
+    found = sum_counts([count_arrays([], conf=conf, correct=correct)] * 20)
     assert found.count == 40_000_000
     assert found.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
-    assert found.cells.shape == (4, 1)
+    assert found.fine_bins.shape == (4, 1)
 
 
 def test_smooth_ece_is_its_definition():
@@ -126,7 +128,7 @@ def test_the_mean_over_all_orders_of_ties(seed):
     for name, oracle in OF_ORDER.items():
         found = measure(metrics=name, conf=conf, correct=correct)
         assert found == pytest.approx(oracle(conf, correct)), name
-    found = ranking.aupr(counts_of([], conf=conf, correct=correct).table).item()
+    found = ranking.aupr(count_arrays([], conf=conf, correct=correct).table).item()
     assert found == pytest.approx(references.average_precision(conf, correct))
 
 

@@ -85,8 +85,8 @@ def test_intervals_are_the_evaluators(shape):
 @pytest.mark.parametrize('protocol', PROTOCOLS)
 def test_protocols_are_the_evaluators(protocol, monkeypatch):
     if protocol == 'pooled':  # whatever the batch, many pixels share cells
-        monkeypatch.setattr('mmcalib.metrics.counts.EXACT', 50)
-        monkeypatch.setattr('mmcalib.metrics.counts.TOGETHER', 3)
+        monkeypatch.setattr('mmcalib.metrics.counts.EXACT_LIMIT', 50)
+        monkeypatch.setattr('mmcalib.metrics.counts.IMAGES_PER_MERGE', 3)
     logits, labels, loader = loader_of(4, 5, size=20)
     labels[:, :2] = labels[:, :1, :1]  # with pixels far from another label
     options = dict(protocol=protocol, boundary_width=1)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.counts import NUM_NARROW
 from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, learned_of
+from mmcalib.metrics.log_bins import NUM_LOG_BINS
 
 
 def accuracy_of(count, left_out):
@@ -16,7 +16,7 @@ def accuracy_of(count, left_out):
 
     Of the latter some are left out.
     """
-    table = torch.zeros(40, 3, NUM_NARROW, dtype=torch.int32)
+    table = torch.zeros(40, 3, NUM_LOG_BINS, dtype=torch.int32)
     table[:, :2, -1] = torch.tensor([count, 0.9 * count])
     table[:, :, 1] = torch.tensor([count, 0.2 * count, left_out])
     return ExpectedAccuracy(table)

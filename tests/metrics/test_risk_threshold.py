@@ -6,9 +6,12 @@ import torch
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics import class_thresholds
-from mmcalib.metrics.counts import NUM_NARROW, Counts, narrow_bin_thresholds, of_probabilities
+from mmcalib.metrics.counts import count_outcomes
+from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_thresholds
+from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
-from mmcalib.metrics.statistics import of_images
+from mmcalib.metrics.statistics import tables_of_images
+from mmcalib.predictions.image_predictions import predictions_from_probabilities
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [
@@ -37,7 +40,7 @@ def test_of_nothing_kept_nothing_is_proven():
 def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
     conf, correct = image_confidences(count, pixels=pixels, spread=spread)
     pairs = list(zip(conf.tolist(), correct.tolist(), strict=True))
-    expected = references.threshold_at_risk(pairs, narrow_bin_thresholds().tolist()[1:], risk)
+    expected = references.threshold_at_risk(pairs, log_bin_thresholds().tolist()[1:], risk)
     found = threshold_at_risk(image_narrow_bins(conf, correct), risk)
     assert (found and found.threshold) == expected
     if found:
@@ -49,7 +52,7 @@ def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
 
 
 def test_few_images_and_wrong_ones_prove_nothing():
-    right = torch.zeros(50, 3, NUM_NARROW, dtype=torch.int32)
+    right = torch.zeros(50, 3, NUM_LOG_BINS, dtype=torch.int32)
     right[:, :2, -1] = 1
     # 0.95^50 is 0.077, and of the budget of a start a fifth of 0.05 is left.
     assert threshold_at_risk(right, 0.05) is None
@@ -59,7 +62,7 @@ def test_few_images_and_wrong_ones_prove_nothing():
     wrong[:, 1] = 0
     assert threshold_at_risk(wrong, 0.05) is None
     assert threshold_at_risk(wrong[:0], 0.05) is None
-    assert set(STARTS) <= set(narrow_bin_thresholds().tolist())
+    assert set(STARTS) <= set(log_bin_thresholds().tolist())
     # A start that fails leaves nothing to the thresholds below it, which alone would be proven.
     conf = torch.tensor([0.6] * 30 + [0.4] * 270)[:, None]
     assert threshold_at_risk(image_narrow_bins(conf, conf < 0.5), 0.2) is None
@@ -82,17 +85,17 @@ def draw(images, pixels=20, seed=0, sharpness=3.0):
 def tables(probs, labels):
     images = []
     for p, y in zip(probs, labels, strict=True):
-        found = of_probabilities(p, y)
-        found = found._replace(left_out=found.conf[:0])
-        images.append(Counts.of(found, strata={'predicted': (found.predicted, 3)}))
-    found = of_images(images)
+        found = compute_outcomes(predictions_from_probabilities(p, y))
+        found = found._replace(ignored_conf=found.conf[:0])
+        images.append(count_outcomes(found, strata={'predicted': (found.predicted, 3)}))
+    found = tables_of_images(images)
     return found['image_class'], found['image_class_bins']
 
 
 def test_precision_is_the_loops_of_each_class_at_a_fourth_of_the_level():
     probs, labels = draw(220, sharpness=4.0)
     *found, last = class_thresholds(*tables(probs, labels), [*CLASSES, 'd'], 0.8)
-    starts = narrow_bin_thresholds().tolist()[1:]
+    starts = log_bin_thresholds().tolist()[1:]
     for k, threshold in enumerate(found):
         masks = [p.argmax(axis=1) == k for p in probs.numpy()]
         columns = zip(masks, probs.amax(dim=2).numpy(), labels.numpy() == k, strict=True)

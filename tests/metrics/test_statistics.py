@@ -11,9 +11,9 @@ from test_all_metrics import evaluate, in_patches
 
 from mmcalib.errors import UserError
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics, object_ious
+from mmcalib.metrics.by_class import predicted_class_calibration
 from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.counts import narrow_bin_thresholds, shares_above
-from mmcalib.metrics.measure import predicted_class_calibration
+from mmcalib.metrics.log_bins import log_bin_thresholds, shares_above
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.metrics import list_metric as module
@@ -113,7 +113,7 @@ def test_each_image_and_class_by_thresholds(kind):
     tables |= {(place, None): x for place, x in enumerate(above(found.image_narrow_bins))}
     for (place, predicted), table in tables.items():
         own = (image == place) & ((k == predicted) | (predicted is None))
-        for number, threshold in list(enumerate(narrow_bin_thresholds().tolist()))[::7]:
+        for number, threshold in list(enumerate(log_bin_thresholds().tolist()))[::7]:
             kept = own & (conf > threshold)
             expected = (kept & known).sum(), (kept & correct).sum(), (kept & ~known).sum()
             assert table[:, number].tolist() == [*expected][: len(table)]

@@ -36,9 +36,9 @@ from scipy.stats import binom
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationStatistics, class_thresholds, risk_threshold
 from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.counts import narrow_bin_thresholds, predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
+from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds, shares_above
 from mmcalib.reports.formats import table_text
 
 BINS, PER_BIN = 15, 4
@@ -199,7 +199,7 @@ def precision_row(statistics, precision, args):
     images, classes = (int(largest) + 1 for largest in keys.max(dim=0).values)
     index = torch.full((images, classes), -1)
     index[keys[:, 0], keys[:, 1]] = torch.arange(len(keys))
-    thresholds = narrow_bin_thresholds().tolist()
+    thresholds = log_bin_thresholds().tolist()
 
     def rows_of(chosen):
         rows = index[chosen].flatten()
@@ -236,7 +236,7 @@ def accuracy_row(bins, args):
         accuracy = ExpectedAccuracy(bins[half], coverage=COVERAGE)
         counts = bins[other].double()
         found = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
-        expected = accuracy.of_counts(predicted_in_narrow_bins(counts))
+        expected = accuracy.of_counts(count_in_log_bins(counts))
         low, high = accuracy.folder_interval(expected.mean().item(), len(other))
         folders.append(low <= found.mean().item() <= high)
         errors.append((expected.mean() - found.mean()).abs().item())

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.losses import AdaFocalLoss, CALSLoss
-from mmcalib.metrics.counts import Counts, by_confidence, equal_mass, of_map, of_probabilities
+from mmcalib.metrics.bins import equal_mass_bins, merge_equal_confidences
+from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
+from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.openmmlab.samples import (
@@ -27,6 +29,7 @@ from mmcalib.openmmlab.samples import (
     read_pixels,
 )
 from mmcalib.options import check_ignore_index
+from mmcalib.predictions.image_predictions import predictions_from_probabilities, predictions_of_map
 
 
 @HOOKS.register_module()
@@ -105,10 +108,14 @@ class LearnFromValidationHook(Hook):
         if isinstance(loss, CALSLoss):
             return loss.statistics(read_logits(sample, logits_in(sample), **options)[0])
         if 'seg_logits' in sample:
-            maps = read_pixels(sample, **options)
-            return Counts.of(of_map(*maps, maps[-1] != self.ignore_index, name=name)).round()
-        label = class_label(sample, name)
-        return Counts.of(of_probabilities(class_probabilities(sample, name).T, label))
+            scores, predicted, label = read_pixels(sample, **options)
+            predictions = predictions_of_map(
+                scores, predicted, label, ignore_index=self.ignore_index, name=name
+            )
+            return count_outcomes(compute_outcomes(predictions)).round()
+        probs = class_probabilities(sample, name).T
+        predictions = predictions_from_probabilities(probs, class_label(sample, name))
+        return count_outcomes(compute_outcomes(predictions))
 
 
 def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> dict[str, float]:
@@ -121,9 +128,9 @@ def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> di
             'multiplier_max': multipliers.max().item(),
             'rho': loss.rho.item(),
         }
-    counts = Counts.total(parts)
+    counts = sum_counts(parts)
     if counts.count:
-        loss.update(*edges_and_gaps(by_confidence(counts.table), loss.num_bins))
+        loss.update(*edges_and_gaps(merge_equal_confidences(counts.table), loss.num_bins))
     return {'gamma_min': loss.gammas.min().item(), 'gamma_max': loss.gammas.max().item()}
 
 
@@ -137,7 +144,7 @@ def edges_and_gaps(table: Tensor, num_bins: int) -> tuple[list[float], list[floa
     Returns:
         B - 1 edges, ascending, and B differences of mean confidence and accuracy, as shares.
     """
-    count, correct, conf = equal_mass(table, num_bins)
+    count, correct, conf = equal_mass_bins(table, num_bins)
     mass = table[0].cumsum(0)
     positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
     first = torch.searchsorted(mass, positions, right=True)

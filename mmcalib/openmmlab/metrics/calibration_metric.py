@@ -12,26 +12,28 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import (
-    Counts,
-    Predictions,
-    condensed,
-    of_map,
-    of_probabilities,
-    round_if_many,
-    summed,
-)
+from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import NAMES, metric_of
 from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.outcomes import Outcomes, compute_outcomes, true_indices
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_predictions
+from mmcalib.metrics.statistics import (
+    CalibrationStatistics,
+    tables_of_classified,
+    tables_of_images,
+)
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import IGNORED, as_binary_map, read_pixels, read_scores
 from mmcalib.options import check_choice, check_ignore_index, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
+from mmcalib.predictions.image_predictions import (
+    ImagePredictions,
+    predictions_from_probabilities,
+    predictions_of_map,
+)
 from mmcalib.predictions.objects import RIGHT, object_ious, objects_of_logits
-from mmcalib.tensors import at_least_single, smallest_probability
+from mmcalib.tensors import at_least_single
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -133,7 +135,7 @@ class CalibrationMetric(ListMetric):
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise UserError(f'metrics must be some of {NAMES}, got none')
-        self.wanted = {metric_of(name).wanted for name in self.metrics} - {None}
+        self.required = {metric_of(name).required for name in self.metrics} - {None}
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = check_ignore_index(ignore_index)
         self.protocol = check_choice('protocol', protocol, PROTOCOLS)
@@ -151,79 +153,101 @@ class CalibrationMetric(ListMetric):
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
         """Return the scores of a classified image, and counts of a segmented one."""
-        name, protocol, ignore_index = (
-            self.name(sample),
-            PROTOCOLS[self.protocol],
-            self.ignore_index,
-        )
-        classified = 'seg_logits' not in sample
-        if classified:
+        name = self.name(sample)
+        protocol = PROTOCOLS[self.protocol]
+        ignore_index = self.ignore_index
+        is_classified = 'seg_logits' not in sample
+        if is_classified:
             self._refuse_classifier()
             if not self.several_labels:
                 return read_scores(sample, name)
             sample = as_binary_map(sample, name)
             ignore_index = IGNORED
         logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
-        valid = label != ignore_index
-        wanted = self.wanted | {'left_out'}
-        if protocol.region is not None:
-            valid &= protocol.region(label, self.boundary_width)
-            wanted = self.wanted  # nobody knows what it would leave out unlabelled
-        options = dict(num_bins=self.num_bins, wanted=wanted, name=name)
-        found = of_map(logits, predicted, label, valid, **options)
-        strata = self._by_class(found, max(len(logits), 2))
-        if classified and self.per_class:
-            columns = torch.arange(valid.numel(), device=valid.device)[valid.flatten()]
-            strata = {'predicted': (columns.cpu(), valid.numel())}
+        predictions = predictions_of_map(
+            logits, predicted, label, ignore_index=ignore_index, name=name
+        )
+        required = self.required
+        if protocol.region is None:
+            required = required | {'ignored_conf'}
+        else:  # Nobody knows what the protocol would leave out of an image without labels.
+            predictions = predictions.within(protocol.region(label, self.boundary_width)[None])
+        outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=required)
+        strata = self._strata_by_class(outcomes, predictions.num_classes)
+        if is_classified and self.per_class:  # Each column of several labels is a class.
+            valid = predictions.valid.flatten()
+            strata['predicted'] = (true_indices(valid).cpu(), valid.numel())
         if self.per_distance:
-            strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
-        counts = Counts.of(found, self.num_bins, strata=strata)
+            ranges = distance_ranges(label)[predictions.valid[0]].cpu()
+            strata['distance'] = (ranges, len(RANGE_NAMES))
+        counts = count_outcomes(outcomes, self.num_bins, strata=strata)
         if self.per_object:
-            options = dict(background=self.dataset_background)
-            objects = objects_of_logits(at_least_single(logits), predicted, **options)
-            ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
-            columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
-            counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+            counts.image['objects'] = self._objects(logits, predicted, label)
         return self.limited(counts)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
         protocol = PROTOCOLS[self.protocol]
+        tally = Tally(self.num_bins, protocol.group)
         if results and not isinstance(results[0], Counts):
-            found = self._of_scores(results)
-            strata = self._by_class(found, len(results[0][0]))
-            units = [Counts.total([Counts.of(found, self.num_bins, strata=strata)], self.num_bins)]
-            images = of_predictions(found, self.num_bins, per_class=self.per_class)
+            predictions = self._predictions_of_scores(results)
+            outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
+            strata = self._strata_by_class(outcomes, predictions.num_classes)
+            tally.add(count_outcomes(outcomes, self.num_bins, strata=strata))
+            image_tables = tables_of_classified(outcomes, self.num_bins, per_class=self.per_class)
         else:
-            round_if_many(results)  # of all processes together
-            units, images = summed(results, self.num_bins, protocol.group), of_images(results)
-        whole = units[0] if len(units) == 1 else Counts.total(units)
+            for counts in results:
+                tally.add(counts)
+            image_tables = tables_of_images(results)
+        units = tally.sums()
+        whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
         values = {name: protocol.value(name, units, whole) for name in self.metrics}
-        sums = images.pop('image_sums', None)
-        self.statistics = self._statistics(dict(values), whole, images)
+        image_sums = image_tables.pop('image_sums', None)
+        self.statistics = self._statistics(dict(values), whole, image_tables)
         self._log(int(whole.count), len(results), self.statistics)
         if self.confidence_interval is not None and whole.count:
-            how = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
-            tables = images['image_bins'], sums
-            values |= protocol.intervals(self.metrics, units, tables, seed=self.seed, **how)
+            values |= protocol.intervals(
+                self.metrics,
+                units,
+                (image_tables['image_bins'], image_sums),
+                coverage=self.confidence_interval,
+                num_bootstrap=self.num_bootstrap,
+                seed=self.seed,
+            )
         return values
 
-    def _by_class(self, found: Predictions, num_classes: int) -> dict[str, tuple[Tensor, int]]:
-        return {'predicted': (found.predicted, num_classes)} if self.per_class else {}
+    def _strata_by_class(
+        self, outcomes: Outcomes, num_classes: int
+    ) -> dict[str, tuple[Tensor, int]]:
+        """Return the stratification by predicted class, if it is asked for."""
+        return {'predicted': (outcomes.predicted, num_classes)} if self.per_class else {}
 
-    def _of_scores(self, results: list) -> Predictions:
+    def _objects(self, logits: Tensor, predicted: Tensor, label: Tensor) -> Tensor:
+        """Return class, size, confidence, expected IoU and IoU of each object, ``(O, 5)``."""
+        objects = objects_of_logits(
+            at_least_single(logits), predicted, background=self.dataset_background
+        )
+        ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
+        columns = [
+            objects.label,
+            objects.pixels,
+            objects.confidence,
+            objects.expected_iou,
+            ious,
+        ]
+        return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+
+    def _predictions_of_scores(self, results: list) -> ImagePredictions:
         """Return the predictions of all classified images."""
         scores, labels = zip(*results, strict=True)
-        rows = at_least_single(torch.from_numpy(np.stack(scores))).clamp_(max=1)
-        smallest = smallest_probability(torch.from_numpy(scores[0]).dtype)
-        options = dict(num_bins=self.num_bins, wanted=self.wanted, smallest=smallest)
-        return of_probabilities(rows, torch.tensor(labels), **options)
+        probs = torch.from_numpy(np.stack(scores))
+        return predictions_from_probabilities(probs, torch.tensor(labels, device='cpu'))
 
     def _statistics(
         self, values: dict[str, float], whole: Counts, images: dict[str, Tensor]
     ) -> CalibrationStatistics:
         """Return the statistics that later tools draw, beside the printed numbers."""
-        classes, names = whole.more.get('predicted'), None
+        classes, names = whole.strata.get('predicted'), None
         if classes is not None:
             count, names = classes.shape[1], (self.dataset_meta or {}).get('classes') or ()
             names = [str(name) for name in (names if len(names) == count else range(count))]
@@ -231,10 +255,10 @@ class CalibrationMetric(ListMetric):
             metrics=values,
             protocol=self.protocol,
             num_bins=self.num_bins,
-            narrow_bins=condensed(whole),
+            narrow_bins=whole.condensed_table(),
             class_bins=classes,
             classes=names,
-            distance_bins=whole.more.get('distance'),
+            distance_bins=whole.strata.get('distance'),
             **images,
         )
 

@@ -12,7 +12,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
 from mmcalib.errors import UserError
-from mmcalib.metrics import counts
+from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.openmmlab.samples import background_of, name_of
 
 
@@ -26,14 +26,9 @@ class ListMetric(BaseMetric):
 
     def limited(self, result: Any) -> Any:
         """Return what a sample leaves; all are rounded once there are a million predictions."""
-        # mmengine empties the list after each evaluation.
-        self.held = result.count + (self.held if self.results else 0)
-        if self.held <= counts.EXACT:
-            return result
-        if self.results and not self.results[-1].rounded:
-            for earlier in self.results:
-                earlier.round()
-        return result.round()
+        if not self.results:  # mmengine empties the list after each evaluation.
+            self.limit = FineBinLimit()
+        return self.limit.take(result)
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.

@@ -9,7 +9,8 @@ import torch
 from mmengine.registry import METRICS
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import grouped, round_if_many
+from mmcalib.metrics.bins import sum_by_key
+from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.metrics.ood_scores import (
     FIGURES,
     NEED_LOGITS,
@@ -113,13 +114,15 @@ class OODMetric(ListMetric):
 
     def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
         """Return the figures of all images."""
-        round_if_many(results)  # of all processes together
+        limit = FineBinLimit()
+        for result in results:  # those of all processes together
+            limit.take(result)
         groups, values = self._sets(), {}
         names = ['ID', *(groups or ('OOD',))]
         nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64)
         for score in self.scores:
             cells = torch.cat([nothing, *(x.cells[score].double() for x in results)], dim=1)
-            seen, *unseen = grouped(cells[0], cells[1:])[1]
+            seen, *unseen = sum_by_key(cells[0], cells[1:])[1]
             found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
             means = {}
             for group in dict.fromkeys(groups.values()):

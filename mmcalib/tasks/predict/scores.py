@@ -16,8 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.counts import predicted_in_narrow_bins
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.log_bins import count_in_log_bins
 from mmcalib.metrics.risk_threshold import (
     ClassThreshold,
     RiskThreshold,
@@ -204,7 +204,7 @@ class Scorer:
                 f'{statistics.protocol!r}, leaves out pixels by their labels. {TEST_AGAIN}'
             )
         self.num_images, self.accuracy = len(bins), ExpectedAccuracy(bins, coverage=probability)
-        unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
+        unlabelled = bins[:, 2].sum(dim=1) / count_in_log_bins(bins).sum(dim=1)
         self.unlabelled = unlabelled.mean().item()
         self.objects = _calibrated_objects(statistics.objects)
         if risk is None:

@@ -26,8 +26,10 @@ from sklearn.isotonic import isotonic_regression
 import mmcalib
 from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics, class_thresholds
-from mmcalib.metrics.counts import Counts, of_confidences
-from mmcalib.metrics.statistics import of_images
+from mmcalib.metrics.counts import count_outcomes
+from mmcalib.metrics.outcomes import compute_outcomes
+from mmcalib.metrics.statistics import tables_of_images
+from mmcalib.predictions.image_predictions import predictions_from_confidences
 from mmcalib.tasks.predict import folder as prediction_folder
 from mmcalib.tasks.predict.predict import predict_to_folder
 from mmcalib.tasks.predict.summary import gallery_of, report_in_words
@@ -85,14 +87,15 @@ def validation(photos, segmenting, tmp_path):
         conf = torch.from_numpy(image.confidence).flatten()
         predicted = torch.from_numpy(image.predicted).flatten()
         wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
-        rows = of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
-        counts.append(Counts.of(rows, strata={'predicted': (rows.predicted, 4)}))
+        rows = compute_outcomes(predictions_from_confidences(conf, ~wrong))
+        rows = rows._replace(ignored_conf=conf[:0])
+        counts.append(count_outcomes(rows, strata={'predicted': (predicted, 4)}))
         for o in image.scores.objects:
             iou = float(torch.rand((), generator=generator)) * o.expected_iou
             iou = math.nan if o.object == 2 else iou
             objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
     file = folder / 'calibration_val.npz'
-    statistics, tables = CalibrationStatistics.load(file), of_images(counts)
+    statistics, tables = CalibrationStatistics.load(file), tables_of_images(counts)
     statistics.image_class = tables['image_class']
     statistics.image_class_bins = tables['image_class_bins']
     statistics.objects = torch.tensor(objects, dtype=torch.float64)

@@ -1,0 +1,62 @@
+"""Bins: tables of how many predictions fall into each bin, how many are correct, and their sums.
+
+Tables are ``(…, 3, B)`` float64: count, correct, sum of confidences.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def bin_index(conf: Tensor, num_bins: int) -> Tensor:
+    """Return the index of the bin ((b - 1) / B, b / B] of each confidence; 0 is in the first."""
+    return (conf.double() * num_bins).ceil_().sub_(1).clamp_(0, num_bins - 1).long()
+
+
+def bin_table(index: Tensor, conf: Tensor, correct: Tensor, *shape: int) -> Tensor:
+    """Return the ``(3, *shape)`` table of predictions that lie in the bins of these indices."""
+    size = math.prod(shape)
+    by_correctness = torch.bincount(index * 2 + correct, minlength=2 * size).view(-1, 2)
+    count = by_correctness.sum(dim=1)
+    sum_of_conf = torch.bincount(index, conf.double(), size)
+    # bincount returns integers for no predictions at all.
+    rows = [count.double(), by_correctness[:, 1].double(), sum_of_conf.double()]
+    return torch.stack(rows).view(3, *shape)
+
+
+def sum_by_key(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ascending distinct keys ``(U,)``, and the sum of the columns of each ``(R, U)``.
+
+    Args:
+        keys: ``(M,)``.
+        rows: ``(R, M)``.
+    """
+    keys, index = keys.unique(return_inverse=True)
+    sums = rows.new_zeros(len(rows), len(keys)).index_add_(1, index, rows)
+    return keys, sums
+
+
+def merge_equal_confidences(table: Tensor) -> Tensor:
+    """Return a ``(3, C)`` table in which bins are one if float32 cannot tell their confidences."""
+    return sum_by_key((table[2] / table[0]).float(), table)[1]
+
+
+def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
+    r"""Merge fine bins, in ascending order of confidence, into B bins of equal count.
+
+    A fine bin that an edge cuts is shared in proportion. So tied confidences count alike whatever
+    their order, and no sample is lost; if all are tied, the error is the one of a single bin.
+
+    Args:
+        table: ``(3, C)``.
+        num_bins: B.
+    """
+    total = torch.nn.functional.pad(table.cumsum(dim=1), (1, 0))
+    mass = total[0]
+    edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64, device=mass.device) * mass[-1]
+    upper = torch.searchsorted(mass, edges).clamp(1, max(len(mass) - 1, 1))
+    share = (edges - mass[upper - 1]) / (mass[upper] - mass[upper - 1]).clamp(min=1)
+    return torch.lerp(total[:, upper - 1], total[:, upper], share.clamp(0, 1)).diff(dim=1)

@@ -1,0 +1,255 @@
+"""Metrics of predictions that come batch by batch: update, compute, reset."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
+from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.options import check_choice, check_integer
+from mmcalib.predictions.image_predictions import (
+    ImagePredictions,
+    concatenate,
+    predictions_from_logits,
+)
+from mmcalib.predictions.loader import check_logits, group_numbers
+from mmcalib.predictions.ranks import gather_objects, keep_own, rank_and_world_size
+
+MEASURED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+# A value by itself, an array ``(L,)`` of L labels; or these by name.
+Values = float | np.ndarray | dict[str, float | np.ndarray]
+
+
+class StreamingMetrics:
+    """Metrics of predictions that come batch by batch, equal however they are divided.
+
+    For loops of one's own, Lightning or Accelerate; ``measure``, ``evaluate`` and
+    ``CalibrationMetric`` are the same sum. An image keeps small tables in memory.
+
+    >>> stream = StreamingMetrics(['accuracy', 'ECE'])
+    >>> stream.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    >>> stream.update(torch.tensor([[0.0, 3.0]]), torch.tensor([1]))
+    >>> {name: round(value, 2) for name, value in stream.compute().items()}
+    {'accuracy': 66.67, 'ECE': 29.93}
+
+    In a process group of ``torch.distributed``, :meth:`compute` adds up all ranks, and every rank
+    has to call it. A ``DistributedSampler`` repeats some images to give all ranks as many; with
+    `size`, the length of the data set, these are left out, otherwise they count.
+
+    Args:
+        metrics: The name of a metric, for its value alone, or several names.
+        num_bins: Number of bins B.
+        ignore_index: The label of predictions that are not valid.
+        protocol: Which pixels of maps are valid, and what is averaged, as of ``CalibrationMetric``.
+        boundary_width: Width of the protocol ``'boundary'``, in pixels.
+        interval: Coverage of intervals over images, such as 0.95; None for no intervals.
+        per_label: Whether each of several labels gets a value; otherwise all are counted together.
+        size: The length of the data set, if a ``DistributedSampler`` reads it.
+        gather: Returns a list of the values of all ranks; by default
+            ``torch.distributed.all_gather_object``.
+
+    Raises:
+        UserError: For an unknown metric or protocol, or an option out of range.
+    """
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] = MEASURED,
+        *,
+        num_bins: int = 15,
+        ignore_index: int | None = None,
+        protocol: str = 'pooled',
+        boundary_width: int = 3,
+        interval: float | None = None,
+        per_label: bool = True,
+        size: int | None = None,
+        gather: Callable[[Any], list] = gather_objects,
+    ) -> None:
+        self.metrics = metrics
+        self.names = [metrics] if isinstance(metrics, str) else list(metrics)
+        self.required = {metric_of(name).required for name in self.names} - {None}
+        self.num_bins = check_integer('num_bins', num_bins)
+        self.ignore_index = ignore_index
+        self.protocol_name = check_choice('protocol', protocol, PROTOCOLS)
+        self.protocol = PROTOCOLS[protocol]
+        self.boundary_width = check_integer('boundary_width', boundary_width)
+        if interval is not None:
+            check_interval('interval', interval, self.names)
+        self.interval = interval
+        self.per_label = per_label
+        self.size = size
+        self.gather = gather
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all predictions."""
+        self._tally = Tally(self.num_bins, self.protocol.group)
+        self._image_tables: list[tuple[Tensor, Tensor, Tensor]] = []
+        # Several labels are counted label by label in `compute`, since a small count per label and
+        # batch would cost 0.4 ms each.
+        self._waiting: list[ImagePredictions] = []
+        self._num_images = 0
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            logits: ``(N, K)``, maps ``(N, K, H, W)`` or volumes ``(N, K, D, H, W)``; K = 1 before a
+                sigmoid.
+            labels: ``(N,)``, ``(N, H, W)`` or ``(N, D, H, W)`` true classes; ``(N, L)`` of 0 and 1
+                beside logits ``(N, L)`` for L labels.
+
+        Raises:
+            UserError: For NaN, shapes that do not fit, or labels out of range.
+        """
+        logits, labels = check_logits(logits, labels, self.ignore_index)
+        batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
+        rank, world_size = rank_and_world_size()
+        first = self._num_images * world_size + rank
+        self._num_images += len(labels)
+        images = first + world_size * torch.arange(len(labels), device='cpu')
+        batch = batch.with_images(images)
+        if self.size is not None:
+            batch = batch.select(images < self.size)
+        self.add(batch)
+
+    def add(self, predictions: ImagePredictions) -> None:
+        """Add predictions of any kind, which have labels."""
+        if self.protocol_name != 'pooled' and not predictions.are_maps:
+            raise UserError(
+                f'protocol={self.protocol_name!r} is for maps, not for rows: leave it out'
+            )
+        if predictions.several_labels and self.per_label:
+            self._waiting.append(predictions.cpu())
+            return
+        for part in predictions.split_maps():
+            if self.protocol.region is not None:
+                region = self.protocol.region(part.labels[0], self.boundary_width)
+                part = part.within(region[None])
+            outcomes = compute_outcomes(part, num_bins=self.num_bins, required=self.required)
+            self._tally.add(count_outcomes(outcomes, self.num_bins))
+            if self.interval is not None:
+                self._image_tables.append(tables_by_image(part, outcomes, self.num_bins))
+
+    def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
+        """Return the metrics of all predictions so far, of all ranks.
+
+        In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
+        temperature; NaN, with a warning, without a valid prediction.
+
+        Args:
+            groups: The name of the group of each image, in the order of the data: intervals are
+                then over groups.
+
+        Raises:
+            UserError: For a protocol of consecutive images on several ranks, or another number of
+                groups than of images.
+        """
+        if any(self.gather(bool(self._waiting))):
+            return self._compute_by_label(groups)
+        shares = self.gather(self._tally.sums())
+        if len(shares) > 1 and self.protocol.group not in (None, 1):
+            raise UserError(
+                f'protocol={self.protocol_name!r} averages over consecutive images, whose order is '
+                'not known on several processes: take another protocol, or one process'
+            )
+        units = self._joined_units(shares)
+        whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
+        if not whole.count:
+            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=2)
+        values = {name: self.protocol.value(name, units, whole) for name in self.names}
+        if self.interval is None:
+            return values[self.metrics] if isinstance(self.metrics, str) else values
+        image_tables = self.image_tables(groups)
+        return values | self.protocol.intervals(
+            self.names, units, image_tables, coverage=self.interval
+        )
+
+    def _joined_units(self, shares: Sequence[Sequence[Counts]]) -> list[Counts]:
+        """Return the sums of all processes: one, or one for each unit of the protocol."""
+        has_units = self.protocol.group is not None
+        tally = Tally(self.num_bins, images_per_sum=1 if has_units else None)
+        for sums in shares:
+            for counts in sums:
+                tally.add(counts)
+        return tally.sums()
+
+    def image_tables(self, groups: Sequence[Hashable] | None = None) -> tuple[Tensor, Tensor]:
+        """Return the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of each image, or of each group.
+
+        Only of a stream with an `interval`. All ranks have to call it.
+        """
+        columns: list[list[Tensor]] = [[], [], []]
+        for share in self.gather(self._image_tables):
+            for table in share:
+                for column, values in zip(columns, table, strict=True):
+                    column.append(values)
+        if not columns[0]:
+            return torch.zeros(0, 3, self.num_bins), torch.zeros(0, 2)
+        images, bins, sums = (torch.cat(column) for column in columns)
+        if groups is None:
+            index = images.unique(return_inverse=True)[1]
+        else:
+            index = group_numbers(groups, int(images.max()) + 1)[images]
+        size = int(index.max()) + 1
+        return (
+            bins.new_zeros(size, *bins.shape[1:]).index_add_(0, index, bins),
+            sums.new_zeros(size, 2).index_add_(0, index, sums),
+        )
+
+    def _compute_by_label(self, groups: Sequence[Hashable] | None) -> Values:
+        """Return each metric of each of L labels ``(L,)``, and its mean ``…_macro``."""
+        waiting = []
+        for share in self.gather(self._waiting):
+            waiting += share
+        values_of_labels = []
+        for predictions in concatenate(waiting).split_labels():
+            stream = StreamingMetrics(
+                self.names,
+                num_bins=self.num_bins,
+                interval=self.interval,
+                gather=keep_own,
+            )
+            stream.add(predictions)
+            values_of_labels.append(stream.compute(groups))
+        values: dict[str, float | np.ndarray] = {}
+        for name in values_of_labels[0]:
+            values[name] = np.array([each[name] for each in values_of_labels])
+        if isinstance(self.metrics, str) and self.interval is None:
+            return values[self.metrics]
+        for name in self.names:
+            values[f'{name}_macro'] = mean_without_nan(values[name])
+        return values
+
+
+def tables_by_image(
+    part: ImagePredictions, outcomes: Outcomes, num_bins: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the images that a part belongs to, and the bins and the sums of each.
+
+    Returns:
+        ``(U,)`` int64, ``(U, 3, B)`` and ``(U, 2)``.
+    """
+    images, index_of_entry = part.images.unique(return_inverse=True)
+    valid = part.valid.cpu()
+    predictions_per_entry = valid[0].numel() if len(valid) else 1
+    index = index_of_entry.repeat_interleave(predictions_per_entry)[valid.flatten()]
+    bins, sums = tables_by_group(outcomes, index, len(images), num_bins)
+    return images, bins, sums
+
+
+def mean_without_nan(values: np.ndarray) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
