@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key
+from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_counts, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
 
@@ -47,6 +48,9 @@ class Counts:
     nll_curve: Tensor | None = None
     image: dict[str, Tensor] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict:
+        return own_storage(vars(self))
+
     @property
     def count(self) -> float:
         """The number of predictions."""
@@ -81,6 +85,7 @@ def count_outcomes(
     num_bins: int = 15,
     *,
     strata: Mapping[str, tuple[Tensor, int]] | None = None,
+    rounded: bool = False,
 ) -> Counts:
     """Return the counts of outcomes; those of an image that knows its ignored pixels have log bins.
 
@@ -89,6 +94,7 @@ def count_outcomes(
         num_bins: B.
         strata: By the name of a stratification, the ``(M,)`` int64 stratum of each prediction, and
             how many strata there are.
+        rounded: Whether confidences share fine bins from the beginning.
     """
     strata = strata or {}
     index = bin_index(outcomes.conf, num_bins)
@@ -102,7 +108,7 @@ def count_outcomes(
     brier = 0.0 if outcomes.brier is None else outcomes.brier.sum()
     counts = Counts(
         bins=bin_table(index, outcomes.conf, outcomes.correct, num_bins),
-        fine_bins=fine_bins_of(outcomes),
+        fine_bins=rounded_fine_bins(outcomes) if rounded else exact_fine_bins(outcomes),
         sums=torch.tensor([outcomes.nll.sum(), brier], dtype=torch.float64, device='cpu'),
         strata=strata_bins,
         nll_curve=outcomes.nll_curve,
@@ -116,13 +122,23 @@ def count_outcomes(
     return counts
 
 
-def fine_bins_of(outcomes: Outcomes) -> Tensor:
+def exact_fine_bins(outcomes: Outcomes) -> Tensor:
     """Return one fine bin for each prediction, ``(4, M)`` float64."""
     one_minus_conf = outcomes.one_minus_conf.double()
     count = torch.ones_like(one_minus_conf)
     return torch.stack(
         [one_minus_conf, count, outcomes.correct.double(), 1 - outcomes.conf.double()]
     )
+
+
+def rounded_fine_bins(outcomes: Outcomes) -> Tensor:
+    """Return :func:`round_bins` of the exact fine bins, float32, without these being made."""
+    code = rounded_code(outcomes.one_minus_conf)
+    by_correctness = torch.bincount(code * 2 + outcomes.correct, minlength=2 * (BITS_OF_ONE + 1))
+    correct = by_correctness.view(-1, 2)[:, 1]
+    count = by_correctness.view(-1, 2).sum(dim=1)
+    sums = torch.bincount(code, 1 - outcomes.conf.double(), BITS_OF_ONE + 1)
+    return filled_bins(torch.stack([count.double(), correct.double(), sums])).float()
 
 
 def log_bins_by_class(
@@ -178,8 +194,21 @@ def round_bins(fine_bins: Tensor) -> Tensor:
     They are rounded to the bits of a bfloat16, ascend in confidence, and are not sorted for it.
     """
     one_minus_conf, *rows = fine_bins.double()
-    code = BITS_OF_ONE - (one_minus_conf.float().view(torch.int32) >> DROPPED_BITS)
-    sums = torch.stack([torch.bincount(code, row) for row in rows])
+    code = rounded_code(one_minus_conf)
+    return filled_bins(torch.stack([torch.bincount(code, row) for row in rows]))
+
+
+def rounded_code(one_minus_conf: Tensor) -> Tensor:
+    """Return the index of the rounded fine bin of each 1 - confidence; it ascends in confidence."""
+    return BITS_OF_ONE - (one_minus_conf.float().view(torch.int32) >> DROPPED_BITS)
+
+
+def filled_bins(sums: Tensor) -> Tensor:
+    """Return the fine bins, by the code of :func:`rounded_code`, that hold predictions.
+
+    Args:
+        sums: ``(3, C)``: count, correct, sum of 1 - confidence.
+    """
     filled = sums[0].nonzero()[:, 0]
     bits = (BITS_OF_ONE - filled).int() << DROPPED_BITS
     return torch.cat([bits.view(torch.float32)[None], sums[:, filled]])

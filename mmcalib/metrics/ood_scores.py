@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins import sum_by_key
+from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.outcomes import exact_one_minus_conf, pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 
@@ -45,12 +46,15 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
         below = piece - highest
         # Without the highest, whose 1 would drown the others in a saturated network.
         others = below.exp().scatter_(0, top[None], 0)
-        total = others.sum(dim=0)
+        # In float64, whose rounding does not show the order of the classes.
+        total = others.sum(dim=0, dtype=torch.float64)
+        conf = (1 / (1 + total)).to(piece.dtype)
+        entropy = (others * below).sum(dim=0, dtype=torch.float64) / (1 + total) - total.log1p()
         values = {
-            'max_probability': -exact_one_minus_conf(1 / (1 + total), total / (1 + total)),
+            'max_probability': -exact_one_minus_conf(conf, total / (1 + total)),
             'max_logit': highest,
-            'energy': highest + total.log1p(),
-            'entropy': (others * below).sum(dim=0) / (1 + total) - total.log1p(),
+            'energy': highest + total.log1p().to(piece.dtype),
+            'entropy': entropy.to(piece.dtype),
         }
         parts.append([values[name].cpu() for name in wanted])
     return dict(zip(wanted, map(torch.cat, zip(*parts, strict=True)), strict=True))
@@ -59,10 +63,10 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
 def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
     """Return the scores of ``(K, M)`` probabilities, as in :func:`scores_of_logits`."""
     conf, top = probs.max(dim=0)
-    sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0)
+    sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0, dtype=torch.float64)
     found = {
         'max_probability': -exact_one_minus_conf(conf, sum_of_others).cpu(),
-        'entropy': torch.xlogy(probs, probs).sum(dim=0).cpu(),
+        'entropy': torch.xlogy(probs, probs).sum(dim=0, dtype=torch.float64).to(probs.dtype).cpu(),
     }
     return {name: found[name] for name in wanted}
 
@@ -77,6 +81,9 @@ class Scored:
     """
 
     cells: dict[str, Tensor]
+
+    def __getstate__(self) -> dict:
+        return own_storage(vars(self))
 
     @property
     def count(self) -> float:

@@ -25,6 +25,9 @@ PIECE_BYTES = 1 << 21
 GPU_PIECE_BYTES = 1 << 26
 # Above it, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
+# The last bits of a float64 that the order of a sum can change: of a sum near 0, and near 1.
+ORDER_BITS = 8
+ORDER_STEPS = 2.0**46
 
 
 class Outcomes(NamedTuple):
@@ -89,16 +92,11 @@ def compute_outcomes(
         columns, predicted, label, *all_masks
     ):
         for (_, statistics), mask, parts in zip(masks, piece_masks, parts_by_mask, strict=True):
-            index = true_indices(mask)
-            kept = at_least_single(piece.index_select(1, index))
+            selected = select_columns(mask, piece, piece_predicted, piece_label)
             if are_logits:
-                outcomes = outcomes_of_logits(
-                    kept, piece_predicted[index], piece_label[index], num_bins, statistics
-                )
+                outcomes = outcomes_of_logits(*selected, num_bins, statistics)
             else:
-                outcomes = outcomes_of_probabilities(
-                    kept, piece_predicted[index], piece_label[index], num_bins, statistics, lowest
-                )
+                outcomes = outcomes_of_probabilities(*selected, num_bins, statistics, lowest)
             parts.append(outcomes)
     joined = [concatenate_outcomes(parts) for parts in parts_by_mask]
     if are_logits and not all(outcomes.nll.sum().isfinite() for outcomes in joined):
@@ -124,10 +122,18 @@ def outcomes_of_logits(
     if gaps.numel() and gaps.amax() > 0:  # cheaper than the highest logit of each prediction
         nll *= torch.nan
     curve = nll_curve(gaps, label) if 'nll_curve' in required else None
-    total = gaps.exp_().sum(dim=0)
+    sum_dtype = torch.float64 if 'one_minus_conf' in required else gaps.dtype
+    total = gaps.exp_().sum(dim=0, dtype=sum_dtype)
     nll += total.double().log()
     outcomes = outcomes_of_scaled(
-        gaps, total.reciprocal(), predicted, label, nll, num_bins, required
+        gaps,
+        total.reciprocal(),
+        torch.ones_like(predicted_logit),
+        predicted,
+        label,
+        nll,
+        num_bins,
+        required,
     )
     return outcomes._replace(nll_curve=curve)
 
@@ -159,13 +165,16 @@ def outcomes_of_probabilities(
     if 'nll_curve' in required:
         logs = probs.clamp(min=lowest[:, None]).log()
         curve = nll_curve(logs - logs.amax(dim=0), label)
-    outcomes = outcomes_of_scaled(probs, 1, predicted, label, nll, num_bins, required)
+    conf = probs.gather(0, predicted[None])[0]
+    scale = torch.ones((), dtype=probs.dtype, device=probs.device)
+    outcomes = outcomes_of_scaled(probs, scale, conf, predicted, label, nll, num_bins, required)
     return outcomes._replace(nll_curve=curve)
 
 
 def outcomes_of_scaled(
     values: Tensor,
-    scale: Tensor | float,
+    scale: Tensor,
+    predicted_value: Tensor,
     predicted: Tensor,
     label: Tensor,
     nll: Tensor,
@@ -174,22 +183,34 @@ def outcomes_of_scaled(
 ) -> Outcomes:
     """Return outcomes by ``(K, M)`` probabilities, which are `values` times a scale.
 
-    The values are overwritten.
+    The values are overwritten. Sums that rank predictions are float64, since those of float32
+    depend on the order of the classes in their last bit, which would part what is tied.
+
+    Args:
+        values: ``(K, M)``.
+        scale: ``(M,)``, or a number.
+        predicted_value: ``(M,)`` values of the predicted classes.
+        predicted: ``(M,)`` predicted classes.
+        label: ``(M,)`` true classes.
+        nll: ``(M,)`` float64.
+        num_bins: B of the bins of all classes.
+        required: See :func:`compute_outcomes`.
     """
-    predicted_value = values.gather(0, predicted[None])
-    label_prob = values.gather(0, label[None])[0] * scale
-    conf = predicted_value[0] * scale
-    one_minus_conf = 1 - conf.double()
+    conf = (predicted_value * scale).to(values.dtype)
     if 'one_minus_conf' in required:
-        sum_of_others = values.scatter_(0, predicted[None], 0).sum(dim=0) * scale
+        values.scatter_(0, predicted[None], 0)
+        sum_of_others = values.sum(dim=0, dtype=torch.float64) * scale
         one_minus_conf = exact_one_minus_conf(conf, sum_of_others)
-        values.scatter_(0, predicted[None], predicted_value)
+        values.scatter_(0, predicted[None], predicted_value[None])
+    else:
+        one_minus_conf = 1 - conf.double()
     class_bins = None
     brier = None
     if 'class_bins' in required or 'brier' in required:
-        values *= scale
+        values *= scale.to(values.dtype)
         if 'class_bins' in required:
             class_bins = bins_of_all_classes(values, label, num_bins)
+        label_prob = values.gather(0, label[None])[0]
         brier = values.square_().sum(dim=0) - 2 * label_prob + 1
         brier = brier.clamp_(min=0).double()
     return Outcomes(
@@ -287,14 +308,40 @@ def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
 
 
 def exact_one_minus_conf(conf: Tensor, sum_of_others: Tensor) -> Tensor:
-    """Return 1 - confidence in float64, which ranks saturated predictions too.
+    """Return 1 - confidence in float64, to rank predictions by, saturated ones too.
+
+    Predictions that are tied but for the order of their classes stay tied: what the order of a
+    sum can change is rounded away.
 
     Args:
         conf: ``(M,)`` probability of the predicted class.
-        sum_of_others: ``(M,)`` sum of the probabilities of the other classes, which replaces
-            1 - confidence next to a confidence of 1.
+        sum_of_others: ``(M,)`` float64 sum of the probabilities of the other classes, which
+            replaces 1 - confidence next to a confidence of 1.
     """
-    return torch.where(conf > NEARLY_ONE, sum_of_others.double(), 1 - conf.double())
+    one_minus_conf = 1 - conf.double()
+    if conf.dtype == torch.float64:
+        one_minus_conf = (one_minus_conf * ORDER_STEPS).round() / ORDER_STEPS
+        bits = sum_of_others.view(torch.int64) + (1 << (ORDER_BITS - 1))
+        sum_of_others = (bits >> ORDER_BITS << ORDER_BITS).view(torch.float64)
+    else:
+        sum_of_others = sum_of_others.float().double()
+    return torch.where(conf > NEARLY_ONE, sum_of_others, one_minus_conf)
+
+
+def select_columns(
+    mask: Tensor, scores: Tensor, predicted: Tensor, label: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a copy of the scores ``(K, M)`` in a mask, and their predicted and true classes.
+
+    The copy is contiguous, and float32 or float64.
+    """
+    if mask.all():  # Copying takes half as long as selecting.
+        dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        copy = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores)
+        return copy, predicted, label
+    index = true_indices(mask)
+    selected = at_least_single(scores.index_select(1, index))
+    return selected, predicted.index_select(0, index), label.index_select(0, index)
 
 
 def true_indices(mask: Tensor) -> Tensor:

@@ -138,7 +138,8 @@ class StreamingMetrics:
                 region = self.protocol.region(part.labels[0], self.boundary_width)
                 part = part.within(region[None])
             outcomes = compute_outcomes(part, num_bins=self.num_bins, required=self.required)
-            self._tally.add(count_outcomes(outcomes, self.num_bins))
+            rounded = self._tally.limit.is_reached
+            self._tally.add(count_outcomes(outcomes, self.num_bins, rounded=rounded))
             if self.interval is not None:
                 self._image_tables.append(tables_by_image(part, outcomes, self.num_bins))
 

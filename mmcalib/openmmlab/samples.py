@@ -147,7 +147,8 @@ def read_pixels(
     known = label != ignore_index
     if ood_index is not None:
         known &= label != ood_index
-    check_labels(label[known], max(len(logits), 2), name=name, hint=LABELS_HINT)
+    # Filling takes a third of the time of selecting.
+    check_labels(label.masked_fill(~known, 0), max(len(logits), 2), name=name, hint=LABELS_HINT)
     if len(logits) == 1:
         check_finite(logits, f'seg_logits of {name}')
         check_range(logits, f'seg_logits of {name}, of one class,')

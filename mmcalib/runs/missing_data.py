@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from mmcalib.openmmlab.datasets.download_sources import SOURCES, _augmented_hint
+from mmcalib.openmmlab.datasets.download_sources import (
+    AUGMENTED,
+    SOURCES,
+    WITHOUT_AUGMENTED,
+    WITHOUT_SECOND,
+)
 from mmcalib.runs.record import type_name, walk
 
 
@@ -33,3 +38,10 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
     return None
+
+
+def _augmented_hint(loader: Mapping) -> str:
+    """Return what to do without VOC's augmented list, which may stand beside the other one."""
+    lists = [part.get('ann_file') or '' for _, part in walk(loader['dataset'])]
+    has_training_list = any(os.path.basename(path) == 'train.txt' for path in lists)
+    return AUGMENTED + (WITHOUT_SECOND if has_training_list else WITHOUT_AUGMENTED)

@@ -21,12 +21,11 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib import record
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, VALIDATION_RESULTS
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.options import check_integer, check_number
-from mmcalib.runs import config_tree
+from mmcalib.runs import config_tree, record
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
 from mmcalib.runs.config_tree import find_toolbox, pipelines_in, pipelines_of, plain, type_name
 from mmcalib.runs.record import differences, identity, paths_of

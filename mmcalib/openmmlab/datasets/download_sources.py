@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
-from mmcalib.runs.record import walk
-
 SOURCES = {
     'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there',
     'TinyImageNet': 'Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and point to its '
@@ -33,10 +28,3 @@ WITHOUT_SECOND = (
     'Without them, leave this part out in a config that inherits this one: '
     'train_dataloader = dict(dataset=dict(datasets=[_base_.dataset_train]))'
 )
-
-
-def _augmented_hint(loader: Mapping) -> str:
-    """Return what to do without VOC's augmented list, which may stand beside the other one."""
-    lists = [part.get('ann_file') or '' for _, part in walk(loader['dataset'])]
-    has_training_list = any(os.path.basename(path) == 'train.txt' for path in lists)
-    return AUGMENTED + (WITHOUT_SECOND if has_training_list else WITHOUT_AUGMENTED)

@@ -180,7 +180,7 @@ class CalibrationMetric(ListMetric):
         if self.per_distance:
             ranges = distance_ranges(label)[predictions.valid[0]].cpu()
             strata['distance'] = (ranges, len(RANGE_NAMES))
-        counts = count_outcomes(outcomes, self.num_bins, strata=strata)
+        counts = count_outcomes(outcomes, self.num_bins, strata=strata, rounded=self.has_many)
         if self.per_object:
             counts.image['objects'] = self._objects(logits, predicted, label)
         return self.limited(counts)

@@ -13,6 +13,7 @@ from mmengine.logging import print_log
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import FineBinLimit
+from mmcalib.metrics.kept_memory import KeptMemory
 from mmcalib.openmmlab.samples import background_of, name_of
 
 
@@ -28,7 +29,14 @@ class ListMetric(BaseMetric):
         """Return what a sample leaves; all are rounded once there are a million predictions."""
         if not self.results:  # mmengine empties the list after each evaluation.
             self.limit = FineBinLimit()
-        return self.limit.take(result)
+            self.memory = KeptMemory()
+        result = self.limit.take(result)
+        return self.memory.keep(result) if self.limit.is_reached else result
+
+    @property
+    def has_many(self) -> bool:
+        """Whether the next result is rounded, because so many predictions are counted already."""
+        return bool(self.results) and self.limit.is_reached
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.
