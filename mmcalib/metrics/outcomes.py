@@ -122,12 +122,15 @@ def outcomes_of_logits(
     if gaps.numel() and gaps.amax() > 0:  # cheaper than the highest logit of each prediction
         nll *= torch.nan
     curve = nll_curve(gaps, label) if 'nll_curve' in required else None
-    sum_dtype = torch.float64 if 'one_minus_conf' in required else gaps.dtype
-    total = gaps.exp_().sum(dim=0, dtype=sum_dtype)
+    total = gaps.exp_().sum(dim=0)
     nll += total.double().log()
+    ranking_scale = None
+    if 'one_minus_conf' in required:
+        ranking_scale = gaps.sum(dim=0, dtype=torch.float64).reciprocal()
     outcomes = outcomes_of_scaled(
         gaps,
         total.reciprocal(),
+        ranking_scale,
         torch.ones_like(predicted_logit),
         predicted,
         label,
@@ -167,13 +170,16 @@ def outcomes_of_probabilities(
         curve = nll_curve(logs - logs.amax(dim=0), label)
     conf = probs.gather(0, predicted[None])[0]
     scale = torch.ones((), dtype=probs.dtype, device=probs.device)
-    outcomes = outcomes_of_scaled(probs, scale, conf, predicted, label, nll, num_bins, required)
+    outcomes = outcomes_of_scaled(
+        probs, scale, scale, conf, predicted, label, nll, num_bins, required
+    )
     return outcomes._replace(nll_curve=curve)
 
 
 def outcomes_of_scaled(
     values: Tensor,
     scale: Tensor,
+    ranking_scale: Tensor | None,
     predicted_value: Tensor,
     predicted: Tensor,
     label: Tensor,
@@ -189,6 +195,7 @@ def outcomes_of_scaled(
     Args:
         values: ``(K, M)``.
         scale: ``(M,)``, or a number.
+        ranking_scale: The same, of a sum in float64; None if nothing is ranked.
         predicted_value: ``(M,)`` values of the predicted classes.
         predicted: ``(M,)`` predicted classes.
         label: ``(M,)`` true classes.
@@ -196,18 +203,19 @@ def outcomes_of_scaled(
         num_bins: B of the bins of all classes.
         required: See :func:`compute_outcomes`.
     """
-    conf = (predicted_value * scale).to(values.dtype)
+    conf = predicted_value * scale
     if 'one_minus_conf' in required:
         values.scatter_(0, predicted[None], 0)
-        sum_of_others = values.sum(dim=0, dtype=torch.float64) * scale
-        one_minus_conf = exact_one_minus_conf(conf, sum_of_others)
+        sum_of_others = values.sum(dim=0, dtype=torch.float64) * ranking_scale
+        ranking_conf = (predicted_value * ranking_scale).to(conf.dtype)
+        one_minus_conf = exact_one_minus_conf(ranking_conf, sum_of_others)
         values.scatter_(0, predicted[None], predicted_value[None])
     else:
         one_minus_conf = 1 - conf.double()
     class_bins = None
     brier = None
     if 'class_bins' in required or 'brier' in required:
-        values *= scale.to(values.dtype)
+        values *= scale
         if 'class_bins' in required:
             class_bins = bins_of_all_classes(values, label, num_bins)
         label_prob = values.gather(0, label[None])[0]
