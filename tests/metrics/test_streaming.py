@@ -1,0 +1,175 @@
+"""A stream of batches is the same sum as measure, evaluate and CalibrationMetric."""
+
+import pickle
+
+import pytest
+import torch
+from forked import on_ranks
+from samples import as_segmented
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import mmcalib
+from mmcalib.metrics import NAMES, StreamingMetrics, counts
+from mmcalib.openmmlab.metrics import CalibrationMetric
+
+EVERY = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
+SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), 'binary': (40, 1)}
+
+
+def random_batches(kind, seed=0):
+    """Logits, and labels of which some are 255."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(SHAPES[kind], generator=generator)
+    noise = 3 * torch.randn(SHAPES[kind], generator=generator)
+    labels = (logits + noise).argmax(dim=1)
+    if kind == 'binary':
+        labels = (logits + noise > 0)[:, 0].long()
+    ignored = torch.rand(labels.shape, generator=generator) < 0.2
+    return logits, labels.masked_fill(ignored, 255)
+
+
+def probabilities(logits):
+    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
+
+
+@pytest.mark.parametrize('size', [1, 3, 1000])
+@pytest.mark.parametrize('kind', SHAPES)
+def test_stream_any_batches_equals_measure(kind, size):
+    logits, labels = random_batches(kind)
+    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9)
+    for part, truth in zip(logits.split(size), labels.split(size), strict=True):
+        stream.update(part, truth)
+    expected = mmcalib.measure(
+        probabilities(logits.double()), labels, EVERY, ignore_index=255, interval=0.9
+    )
+    assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    stream.reset()
+    stream.update(logits, labels)
+    assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def test_stream_several_labels_equal_measure():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(60, 3, generator=generator)
+    labels = (torch.rand(60, 3, generator=generator) < logits.sigmoid()).long()
+    stream = StreamingMetrics(['ECE', 'NLL', 'AUROC'])
+    for part, truth in zip(logits.split(7), labels.split(7), strict=True):
+        stream.update(part, truth)
+    expected = mmcalib.measure(logits.sigmoid(), labels, ['ECE', 'NLL', 'AUROC'])
+    actual = stream.compute()
+    assert actual.keys() == expected.keys()
+    for name, values in expected.items():
+        assert actual[name] == pytest.approx(values, rel=1e-5), name
+
+
+def test_stream_one_name_is_a_number_and_nothing_is_nan():
+    stream = StreamingMetrics('ECE')
+    with pytest.warns(UserWarning, match='no prediction is valid'):
+        assert stream.compute() != stream.compute()
+    stream.update(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    assert isinstance(stream.compute(), float)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(metrics='ECEE'), 'ECE'),
+        (dict(protocol='imge'), 'image'),
+        (dict(num_bins=0), 'num_bins'),
+        (dict(metrics='AECE', interval=0.9), 'AECE'),
+    ],
+)
+def test_stream_invalid_option_raises(options, message):
+    with pytest.raises(ValueError, match=message):
+        StreamingMetrics(**options)
+
+
+@pytest.mark.parametrize(
+    ('logits', 'labels', 'message'),
+    [
+        ([[float('nan'), 0.0]], [0], 'NaN'),
+        ([[1.0, 0.0]], [2], 'labels'),
+        ([[1.0, 0.0]], [0, 1], 'do not fit'),
+    ],
+)
+def test_stream_invalid_batch_raises(logits, labels, message):
+    stream = StreamingMetrics()
+    with pytest.raises(ValueError, match=message):
+        stream.update(torch.tensor(logits), torch.tensor(labels))
+
+
+def test_stream_protocol_of_rows_raises():
+    stream = StreamingMetrics(protocol='image')
+    with pytest.raises(ValueError, match='is for maps'):
+        stream.update(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+
+
+def by_every_door(logits, labels):
+    """The metrics of maps by the stream, measure, evaluate and the registered metric."""
+    stream = StreamingMetrics(EVERY, ignore_index=255)
+    for part, truth in zip(logits.split(2), labels.split(2), strict=True):
+        stream.update(part, truth)
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=3)
+    metric = CalibrationMetric(EVERY)
+    for image, truth in zip(logits, labels, strict=True):
+        metric.process(None, [as_segmented(image, image.argmax(dim=0), truth)])
+    registered = metric.evaluate(len(logits))
+    probs = logits.double().softmax(dim=1)
+    return {
+        'stream': stream.compute(),
+        'evaluate': mmcalib.evaluate(nn.Identity(), loader, EVERY, ignore_index=255),
+        'registered': {name: registered[f'calibration/{name}'] for name in EVERY},
+        'measure': mmcalib.measure(probs.float(), labels, EVERY, ignore_index=255),
+    }
+
+
+@pytest.mark.parametrize('limit', [1_000_000, 100])
+def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
+    monkeypatch.setattr(counts, 'IMAGES_PER_MERGE', 2)
+    values = by_every_door(*random_batches('maps'))
+    # Rounded fine bins of single images are float32.
+    tolerance = 1e-9 if limit > 1000 else 1e-6
+    for door in ('evaluate', 'registered'):
+        assert values[door] == pytest.approx(values['stream'], abs=tolerance), door
+    # Probabilities of float32 are those of logits to 1e-7 of each.
+    assert values['measure'] == pytest.approx(values['stream'], rel=1e-5, abs=1e-4)
+
+
+def _of_rank(rank, folder, size):
+    logits, labels = random_batches('maps')
+    data = TensorDataset(logits, labels)
+    sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
+    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9, size=size)
+    for inputs, truth in DataLoader(data, batch_size=3, sampler=sampler):
+        stream.update(inputs, truth)
+    groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
+    torch.save((stream.compute(), stream.compute(groups)), f'{folder}/{rank}.pt')
+
+
+def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
+    logits, labels = random_batches('maps')  # seven, so that the sampler repeats one
+    on_ranks(_of_rank, 2, str(tmp_path), len(logits))
+    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9)
+    stream.update(logits, labels)
+    groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
+    for rank in range(2):
+        actual, by_group = torch.load(f'{tmp_path}/{rank}.pt')
+        assert actual == pytest.approx(stream.compute(), abs=1e-9)
+        assert by_group == pytest.approx(stream.compute(groups), abs=1e-9)
+
+
+def test_kept_results_are_pickled_without_their_block():
+    metric = CalibrationMetric(['ECE', 'AECE'])
+    logits, labels = random_batches('maps')
+    for image, truth in zip(logits, labels, strict=True):
+        metric.process(None, [as_segmented(image, image.argmax(dim=0), truth)])
+    expected = metric.results[0]
+    kept = metric.memory.keep(expected)
+    assert len(pickle.dumps(kept)) < 50_000
+    restored = pickle.loads(pickle.dumps(kept))
+    for name in ('bins', 'fine_bins', 'sums'):
+        assert torch.equal(getattr(kept, name), getattr(expected, name))
+        assert torch.equal(getattr(restored, name), getattr(expected, name))
+    assert kept.bins.data_ptr() != expected.bins.data_ptr()
