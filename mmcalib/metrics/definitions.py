@@ -31,6 +31,9 @@ class Metric:
         of_bins: Function of ``(…, 3, B)`` bins and ``(…, 2)`` sums; None if it needs more, so that
             there is no interval over images.
         grows_with_gaps: Whether it is 0 if no bin has a gap, and grows with each gap.
+        target: Function of ``(…, 3, B)`` bins, what a debiased metric estimates; None if that is
+            the metric of the true gaps itself.
+        at_least_gap: Whether it is never below the size of the mean gap.
         limits: The smallest and the largest value.
     """
 
@@ -40,6 +43,8 @@ class Metric:
     required: str | None = None
     of_bins: Callable[[Tensor, Tensor], Tensor] | None = None
     grows_with_gaps: bool = False
+    target: Callable[[Tensor], Tensor] | None = None
+    at_least_gap: bool = False
     limits: tuple[float, float] = (0.0, 100.0)
 
 
@@ -78,16 +83,16 @@ def mean_brier(bins: Tensor, sums: Tensor) -> Tensor:
 
 
 METRICS = {
-    'ECE': metric_of_bins(errors.calibration_error),
+    'ECE': metric_of_bins(errors.calibration_error, at_least_gap=True),
     'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
     'ClasswiseECE': Metric(
         lambda counts: errors.classwise_error(counts.strata['classes']), required='class_bins'
     ),
     'smECE': Metric(lambda counts: errors.smooth_error(merge_equal_confidences(counts.table))),
-    'debiasedECE': metric_of_bins(errors.debiased_error),
+    'debiasedECE': metric_of_bins(errors.debiased_error, target=errors.root_mean_square_error),
     'ACE': metric_of_bins(errors.average_error),
-    'MCE': metric_of_bins(errors.maximum_error),
-    'RMSCE': metric_of_bins(errors.root_mean_square_error),
+    'MCE': metric_of_bins(errors.maximum_error, at_least_gap=True),
+    'RMSCE': metric_of_bins(errors.root_mean_square_error, at_least_gap=True),
     'OE': metric_of_bins(errors.overconfidence_error),
     'gap': metric_of_bins(errors.gap, better=None, grows_with_gaps=False, limits=(-100.0, 100.0)),
     'gap_size': Metric(lambda counts: errors.gap(counts.bins).abs()),
@@ -97,8 +102,9 @@ METRICS = {
     'temperature': metric_of_curve(errors.temperature, unit='', better=None),
     'Brier': metric_of_sums(mean_brier, unit='', required='brier', limits=(0.0, 2.0)),
     'reliability': metric_of_bins(errors.reliability, unit='', limits=(0.0, 1.0)),
-    'resolution': metric_of_bins(
-        errors.resolution, unit='', better='greater', grows_with_gaps=False, limits=(0.0, 0.25)
+    # The noise of the bins adds to it what no resample shows, so it has no interval.
+    'resolution': Metric(
+        lambda counts: errors.resolution(counts.bins), unit='', better='greater', limits=(0.0, 0.25)
     ),
     'uncertainty': metric_of_bins(
         errors.uncertainty, unit='', better=None, grows_with_gaps=False, limits=(0.0, 0.25)

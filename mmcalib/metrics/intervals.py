@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ HALVINGS = 30
 # there stays outside, where what is near may be too low for it.
 STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
 FAR = 4.0
+GAP = 'gap'
 
 Bounds = dict[str, tuple[float, float]]
 
@@ -30,7 +33,8 @@ def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
     if not any(metric_of(name).of_bins for name in names):
         raise UserError(
             f'{option}: {" and ".join(names)} has no interval, because nothing is kept of each '
-            'image: leave the option out, or add another metric'
+            'image, or because noise biases it (resolution): leave the option out, or add another '
+            'metric'
         )
 
 
@@ -56,23 +60,64 @@ def interval_values(
     """
     filled = bins[:, 0].sum(dim=1) > 0
     bins, sums = bins[filled], sums[filled]
-    own = {n: metric_of(n) for n in names if metric_of(n).of_bins is not None}
-    options = dict(coverage=coverage, num_bootstrap=num_bootstrap, seed=seed)
-    options |= dict(limits={name: metric.limits for name, metric in own.items()})
+    metrics = {name: metric_of(name) for name in names if metric_of(name).of_bins is not None}
+    measured = dict(metrics)
+    if any(metric.at_least_gap for metric in metrics.values()):
+        measured[GAP] = metric_of(GAP)
+    options = dict(
+        coverage=coverage,
+        num_bootstrap=num_bootstrap,
+        seed=seed,
+        limits={name: metric.limits for name, metric in measured.items()},
+    )
 
     def estimate(weights: Tensor) -> dict[str, Tensor]:
-        if mean is not None:
-            return {name: mean(m.of_bins(bins, sums), bins, weights) for name, m in own.items()}
-        return of_drawn(own, bins, sums, weights)
+        if mean is None:
+            return of_drawn(measured, bins, sums, weights)
+        values = {}
+        for name, metric in measured.items():
+            values[name] = mean(metric.of_bins(bins, sums), bins, weights)
+        return values
 
     bounds = intervals(estimate, len(bins), **options)
-    gaps = {
-        n: lambda table, m=m: m.of_bins(table, sums) for n, m in own.items() if m.grows_with_gaps
-    }
-    if gaps and mean is None:
-        bounds |= gap_intervals(gaps, bins, **options)
-    ends = {name: zip(('low', 'high'), bounds[name], strict=True) for name in own}
-    return {f'{name}_{side}': end for name in own for side, end in ends[name]}
+    if mean is None:
+        growing = {}
+        targets = {}
+        for name, metric in metrics.items():
+            if metric.grows_with_gaps:
+                growing[name] = partial(values_of_table, metric.of_bins, sums)
+                if metric.target is not None:
+                    targets[name] = metric.target
+        if growing:
+            bounds |= gap_intervals(growing, bins, targets=targets, **options)
+    for name, metric in metrics.items():
+        if metric.at_least_gap:
+            bounds[name] = raise_to_gap(bounds[name], bounds[GAP])
+    ends = {}
+    for name in metrics:
+        ends[f'{name}_low'], ends[f'{name}_high'] = bounds[name]
+    return ends
+
+
+def values_of_table(
+    formula: Callable[[Tensor, Tensor], Tensor], sums: Tensor, table: Tensor
+) -> Tensor:
+    """Return a metric of ``(…, 3, B)`` tables, which does not depend on the sums."""
+    return formula(table, sums)
+
+
+def raise_to_gap(bounds: tuple[float, float], gap: tuple[float, float]) -> tuple[float, float]:
+    """Return an interval that does not begin below the least size of the gap in its interval.
+
+    An ECE is never below the size of the mean gap, and the interval of the gap says how large that
+    is at least.
+    """
+    low, high = bounds
+    gap_low, gap_high = gap
+    least = max(gap_low, -gap_high, 0.0)
+    if math.isnan(low) or math.isnan(gap_low):
+        return bounds
+    return max(low, least), max(high, least)
 
 
 def of_drawn(
@@ -129,6 +174,7 @@ def gap_intervals(
     errors: Mapping[str, Callable[[Tensor], Tensor]],
     bins: Tensor,
     *,
+    targets: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
     coverage: float,
     num_bootstrap: int,
     seed: int,
@@ -156,6 +202,8 @@ def gap_intervals(
         errors: By name, functions of ``(…, 3, B)`` tables, 0 where no bin has a gap.
         bins: ``(U, 3, B)`` tables of units that hold predictions: count, correct, sum of
             confidences.
+        targets: By name, what debiased errors estimate, as functions of tables of the true gaps;
+            all other errors estimate themselves.
         coverage, num_bootstrap, seed, limits: As of :func:`intervals`.
     """
     if len(bins) < 2:
@@ -176,14 +224,25 @@ def gap_intervals(
     def table(moved: Tensor) -> Tensor:
         return torch.stack(torch.broadcast_tensors(pooled[0], pooled[2] + moved, pooled[2]), -2)
 
-    bounds, given = {}, (gaps, noise, spread, together, (1 - coverage) / 2)
+    targets = targets or {}
+    bounds = {}
+    tail = (1 - coverage) / 2
     for name, error in errors.items():
-        ends = _ends(lambda moved, error=error: error(table(moved)), *given)
+        target = targets.get(name, error)
+        ends = _ends(
+            lambda moved, error=error: error(table(moved)),
+            lambda moved, target=target: target(table(moved)),
+            gaps,
+            noise,
+            spread,
+            together,
+            tail,
+        )
         bounds[name] = _limited(ends, limits.get(name))
     return bounds
 
 
-def _ends(value, gaps, noise, spread, together, tail) -> tuple[float, float]:
+def _ends(value, target, gaps, noise, spread, together, tail) -> tuple[float, float]:
     """Return the ends of the interval of one error; see :func:`gap_intervals`."""
     found = value(gaps)
     upper = torch.maximum(found, value(noise).median())
@@ -216,8 +275,8 @@ def _ends(value, gaps, noise, spread, together, tail) -> tuple[float, float]:
                 if step >= FAR:
                     break
         if last is not None:
-            highest.append(value(path(last if after is None else _halve(below, last, after))))
-    return value(widened(low)).item(), max(highest).item()
+            highest.append(target(path(last if after is None else _halve(below, last, after))))
+    return target(widened(low)).item(), max(highest).item()
 
 
 def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> float:
