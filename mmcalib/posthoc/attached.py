@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from copy import copy
+from inspect import Parameter
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,7 +121,36 @@ class CalibratedOutput(nn.Module):
         self, model: nn.Module, calibration: nn.Module, logits: Logits | None = None
     ) -> None:
         super().__init__()
-        self.model, self.calibration, self.logits = model, calibration, logits
+        self.model = model
+        self.calibration = calibration
+        self.logits = logits
+        self._take_signature()
+
+    def _take_signature(self) -> None:
+        """Give ``forward`` the model's signature, by which torch.export names inputs and shapes."""
+        try:
+            signature = inspect.signature(self.model.forward)
+        except (TypeError, ValueError):  # A compiled function may have none.
+            return
+        own = Parameter('self', Parameter.POSITIONAL_ONLY)
+        forward = CalibratedOutput.forward
+        signed = FunctionType(forward.__code__, forward.__globals__, forward.__name__)
+        signed.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])
+        self.forward = MethodType(signed, self)
+
+    def __getstate__(self) -> dict:
+        state = dict(vars(self))
+        state.pop('forward', None)  # which is bound to this object
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._take_signature()
+
+    def _replicate_for_data_parallel(self) -> CalibratedOutput:
+        replica = super()._replicate_for_data_parallel()
+        replica.forward = MethodType(replica.forward.__func__, replica)
+        return replica
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.model(*args, **kwargs)

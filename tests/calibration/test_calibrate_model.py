@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import inspect
+import pickle
 import random
 import re
 import threading
@@ -17,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
 from mmcalib.posthoc import SCALERS, TemperatureScaler
-from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
 
 SHAPES = {'classifier': (), 'segmentor': (6, 7), 'volume': (3, 4, 5)}
 
@@ -757,3 +759,77 @@ def test_calibrate_labels_that_are_all_constant_raises():
     net, inputs, labels = data(n=60, num_logits=3, sigmoids=True)
     with pytest.raises(ValueError, match='all labels are 0'):
         mmcalib.calibrate(net, loader_of(inputs, labels * 0))
+
+
+class Masked(Net):
+    """A network with a second input, which need not be given."""
+
+    def forward(self, x, mask=None):
+        logits = super().forward(x)
+        return logits if mask is None else logits * mask
+
+
+METHODS = ['temperature', 'vector', 'matrix', 'ets', 'isotonic', 'class-temperatures']
+METHODS += ['class-conditional', 'several labels']
+ATTACHED = [('by place', method) for method in METHODS]
+ATTACHED += [('by name', 'ets'), ('keyword', 'ets')]
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('shape', [(), (6, 7)])
+@pytest.mark.parametrize(('way', 'method'), ATTACHED)
+def test_an_attached_calibration_exports_with_the_dynamic_shapes_of_its_model(way, method, shape):
+    several = method == 'several labels'
+    if several and shape:
+        pytest.skip('labels are of images')
+    net, inputs, labels = data(shape, n=240, sigmoids=several)
+    scaler = 'isotonic' if several else method
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=scaler)
+    scaling = attached(found.scaler)
+    model = CalibratedOutput(Masked(shape).eval(), scaling).eval()
+    dim = torch.export.Dim('n', min=1, max=1000)
+    dynamic = ({0: dim},) if way == 'by place' else {'x': {0: dim}}
+    given = ((), {'x': inputs[:7]}) if way == 'keyword' else ((inputs[:7],), None)
+    exported = torch.export.export(model, *given, dynamic_shapes=dynamic)
+    for size in (1, 5, 12):
+        expected = model(inputs[:size])
+        if way == 'keyword':
+            actual = exported.module()(x=inputs[:size])
+        else:
+            actual = exported.module()(inputs[:size])
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('method', ['temperature', 'ets', 'isotonic', 'class-temperatures'])
+def test_an_attached_calibration_of_any_batch_size_runs_in_onnx(method, tmp_path):
+    onnxruntime = pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    net, inputs, labels = data((6, 7))
+    net.cosine = True
+    model = mmcalib.calibrate(net, loader_of(inputs, labels), method=method).model
+    dynamic = ({0: torch.export.Dim('n', min=1, max=1000)},)
+    file = tmp_path / 'model.onnx'
+    torch.onnx.export(model, (inputs[:7],), file, dynamo=True, dynamic_shapes=dynamic)
+    session = onnxruntime.InferenceSession(file)
+    for size in (1, 12):
+        given = {session.get_inputs()[0].name: inputs[:size].numpy()}
+        actual = torch.from_numpy(session.run(None, given)[0])
+        expected = model(inputs[:size]).detach()
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_an_attached_calibration_is_copied_pickled_and_replicated():
+    net, inputs, labels = data()
+    model = mmcalib.calibrate(net, loader_of(inputs, labels), method='ets').model
+    expected = model(inputs)
+    others = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    others.append(model._replicate_for_data_parallel())  # by which nn.DataParallel copies
+    others[-1].model = copy.deepcopy(model.model)
+    for other in others:
+        torch.testing.assert_close(other(inputs), expected)
+        other.model.fc.weight.data.zero_()
+        other.model.fc.bias.data.zero_()
+        assert not torch.allclose(other(inputs), expected)
+        assert list(inspect.signature(other.forward).parameters) == ['x']
+    torch.testing.assert_close(model(inputs), expected)
