@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,11 +77,12 @@ class TemperatureScaler(AffineScaler):
     """
 
     method = 'temperature'
+    checks = {'criterion': partial(check_choice, choices=CRITERIA)}
     learned = {'temperature': 0}
     keeps_argmax = True
 
     def __init__(self, *, criterion: str = 'nll') -> None:
-        self.criterion = check_choice('criterion', criterion, CRITERIA)
+        self.criterion = criterion
 
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
         return logits / temperature
@@ -168,12 +170,13 @@ class VectorScaler(AffineScaler):
     """
 
     method = 'vector'
+    checks = dict.fromkeys(('diagonal', 'intercept'), check_number)
     learned = {'scale': 1, 'shift': 1}
     per_class = True
 
     def __init__(self, *, diagonal: float = 1.0, intercept: float = 1.0) -> None:
-        self.diagonal = check_number('diagonal', diagonal)
-        self.intercept = check_number('intercept', intercept)
+        self.diagonal = diagonal
+        self.intercept = intercept
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         return {'scale': torch.ones(num_logits), 'shift': torch.zeros(num_logits)}
@@ -218,15 +221,16 @@ class MatrixScaler(AffineScaler):
     """
 
     method = 'matrix'
+    checks = dict.fromkeys(('diagonal', 'off_diagonal', 'intercept'), check_number)
     learned = {'matrix': 2, 'shift': 1}
     per_class = True
 
     def __init__(
         self, *, diagonal: float = 1.0, off_diagonal: float = 1.0, intercept: float = 1.0
     ) -> None:
-        self.diagonal = check_number('diagonal', diagonal)
-        self.off_diagonal = check_number('off_diagonal', off_diagonal)
-        self.intercept = check_number('intercept', intercept)
+        self.diagonal = diagonal
+        self.off_diagonal = off_diagonal
+        self.intercept = intercept
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         return {'matrix': torch.eye(num_logits), 'shift': torch.zeros(num_logits)}

@@ -49,11 +49,12 @@ class PredictedClassTemperatureScaler(LogitScaler):
     """
 
     method = 'class-temperatures'
+    checks = {'penalty': check_number}
     learned = {'temperature': 1}
     keeps_argmax = by_class = True
 
     def __init__(self, *, penalty: float = 10.0) -> None:
-        self.penalty = check_number('penalty', penalty)
+        self.penalty = penalty
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         return {'beta': torch.ones(max(num_logits, 2))}
@@ -117,15 +118,16 @@ class ClassConditionalScaler(LogitScaler):
     """
 
     method = 'class-conditional'
+    checks = dict.fromkeys(('diagonal', 'off_diagonal', 'intercept'), check_number)
     learned = {'matrix': 3, 'shift': 2}
     keeps_argmax = by_class = True
 
     def __init__(
         self, *, diagonal: float = 10.0, off_diagonal: float = 200.0, intercept: float = 10.0
     ) -> None:
-        self.diagonal = check_number('diagonal', diagonal)
-        self.off_diagonal = check_number('off_diagonal', off_diagonal)
-        self.intercept = check_number('intercept', intercept)
+        self.diagonal = diagonal
+        self.off_diagonal = off_diagonal
+        self.intercept = intercept
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         gaps, predicted = gaps_to_top(logits)

@@ -76,6 +76,13 @@ class LogitScaler(BaseEstimator):
     keeps_argmax = affine = per_class = by_class = False
     # Of what is fitted: the least and the largest value, by name.
     bounds: Mapping[str, tuple[float, float]] = {}
+    # Of each option: what returns its value, or raises an error that names it.
+    checks: Mapping[str, Callable[[str, Any], Any]] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; an option is checked, whether the constructor or a user sets it."""
+        check = self.checks.get(name)
+        super().__setattr__(name, value if check is None else check(name, value))
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         """Return what is fitted after the temperature, in units of 1/T, as it changes nothing."""

@@ -621,6 +621,26 @@ def test_refused(case):
         call()
 
 
+@pytest.mark.parametrize('way', ['set_params', 'attribute'])
+@pytest.mark.parametrize(
+    ('name', 'option', 'value'),
+    [
+        ('temperature', 'criterion', 'ece'),
+        *((name, key, -1.0) for name, options in OPTIONS.items() for key in options),
+    ],
+)
+def test_option_that_is_set_later_is_checked(name, option, value, way):
+    scaler = SCALERS[name]()
+    before = scaler.get_params()
+    with pytest.raises(ValueError, match=option):
+        if way == 'set_params':
+            scaler.set_params(**{option: value})
+        else:
+            setattr(scaler, option, value)
+    assert scaler.get_params() == before
+    scaler.set_params(**before)
+
+
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
