@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 # What ends a line or is no text, and yet may be in a name.
 UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
+# Of classes that a sentence lists.
+MOST_NAMES = 5
+
+
 def printable(text: str) -> str:
     r"""Return a text in one line: what cannot be printed, such as a new line, is escaped as \n."""
     return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def unlabelled_sentence(classes: Sequence[object]) -> str:
+    """Return ``No label is of classes cat, dog: …``, with five names at most."""
+    shown = ', '.join(map(str, classes[:MOST_NAMES]))
+    if len(classes) > MOST_NAMES:
+        shown += f' and {len(classes) - MOST_NAMES} more'
+    kind = 'class' if len(classes) == 1 else 'classes'
+    return f'No label is of {kind} {shown}: the data say nothing about it.'

@@ -19,6 +19,7 @@ from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import INFORMATIVE, LogitScaler
+from mmcalib.texts import unlabelled_sentence
 
 Scaler = LogitScaler | ScalerPerLabel
 
@@ -26,8 +27,6 @@ NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
 # Predictions times logits, or times their square of a matrix: 30 s a fit at most on one core.
 CHEAP = 1e8
-# Of classes that a sentence lists.
-MOST_NAMES = 5
 
 
 @dataclass
@@ -154,11 +153,7 @@ def data_sentences(
             f'temperature means nothing: {SAME_ORDER}'
         )
     if unlabelled:
-        shown = ', '.join(map(str, unlabelled[:MOST_NAMES]))
-        if len(unlabelled) > MOST_NAMES:
-            shown += f' and {len(unlabelled) - MOST_NAMES} more'
-        classes = 'class' if len(unlabelled) == 1 else 'classes'
-        yield f'No label is of {classes} {shown}: the data say nothing about these.'
+        yield unlabelled_sentence(unlabelled)
 
 
 def standard_errors(scaler: Scaler, drawn: DrawnPredictions) -> dict[str, float]:

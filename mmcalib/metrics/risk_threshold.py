@@ -92,6 +92,25 @@ def threshold_at_risk(
     )
 
 
+def least_provable_risk(
+    image_narrow_bins: Tensor, risk: float, *, probability: float = 0.95
+) -> float | None:
+    """Return the least whole percent above a risk that a threshold is proven for, None without any.
+
+    Args:
+        image_narrow_bins, probability: As of :func:`threshold_at_risk`.
+        risk: Which is not proven.
+    """
+    low, high = math.floor(100 * risk + 1e-9), 100
+    while high - low > 1:  # Only `high`, if it is below 100, is known to be proven.
+        middle = (low + high) // 2
+        if threshold_at_risk(image_narrow_bins, middle / 100, probability=probability):
+            high = middle
+        else:
+            low = middle
+    return high / 100 if high < 100 else None
+
+
 def loosest_rejected(p_values: list[float], level: float) -> int | None:
     """Return the first bin whose threshold's hypothesis is rejected, None without any.
 

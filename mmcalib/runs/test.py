@@ -13,8 +13,9 @@ from pathlib import Path
 from shlex import quote
 
 from mmengine.config import Config
-from mmengine.dist import is_main_process
+from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric, DumpResults
+from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
@@ -32,6 +33,7 @@ from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.hooks.drawing_hooks import kept_statistics, tested_split
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
 from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
+from mmcalib.openmmlab.samples import tensor_of
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs import config
 from mmcalib.runs import model as models
@@ -49,6 +51,7 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, is_ensemble, model_label, paths_of
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
+from mmcalib.texts import unlabelled_sentence
 
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
@@ -182,7 +185,11 @@ def run_test(
     """
     models.tell_hooks(runner, checkpoints)
     _warn_of_fitted_images(runner, model)
+    seen = LabelledClasses()
+    runner.register_hook(seen)
     metrics = runner.test()
+    runner.hooks.remove(seen)
+    labels = set().union(*all_gather_object(seen.labels))
     if not is_main_process():
         return metrics
     split = tested_split(runner)
@@ -213,8 +220,51 @@ def run_test(
     if not kept and 'ood' not in record.evaluation:
         command = measuring_command(runner.cfg.filename, record)
         said.insert(-len(files), f'Calibration was not measured; {command} measures it.')
+    if not record.limit:
+        classes = classes_of(runner.test_loop.dataloader.dataset)
+        said[-len(files) : -len(files)] = unlabelled_classes(labels, classes)
     print_log('\n'.join(['', *said]), logger='current')
     return metrics
+
+
+class LabelledClasses(Hook):
+    """Notes of which classes a test of a segmentor has labelled pixels.
+
+    Attributes:
+        labels: Those that were seen on this process; empty for a classifier.
+    """
+
+    def __init__(self) -> None:
+        self.labels: set[int] = set()
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence = ()
+    ) -> None:
+        for sample in outputs:
+            labels = tensor_of(sample, 'gt_sem_seg')
+            if labels is not None and not labels.is_floating_point():
+                counts = labels[labels >= 0].bincount()
+                self.labels.update(counts.nonzero().flatten().tolist())
+
+
+def unlabelled_classes(labels: set[int], classes: Sequence[str]) -> list[str]:
+    """Return sentences about the classes of a segmentor without a labelled pixel, mostly none.
+
+    Args:
+        labels: Those that masks hold, the ignored one among them; empty for a classifier.
+        classes: Of the data.
+    """
+    absent = [name for number, name in enumerate(classes) if number not in labels]
+    if not labels or not absent:
+        return []
+    sentences = [unlabelled_sentence(absent)]
+    if len(classes) - len(absent) == 1 and len(labels) > 1:
+        values = ', '.join(map(str, sorted(labels)))
+        sentences.append(
+            f'The masks hold {values}, and only one of these is a class: write 0 to '
+            f'{len(classes) - 1} into them.'
+        )
+    return sentences
 
 
 def summary(record: Record, statistics: CalibrationStatistics | None = None) -> list[str]:

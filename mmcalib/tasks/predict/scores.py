@@ -22,6 +22,7 @@ from mmcalib.metrics.risk_threshold import (
     ClassThreshold,
     RiskThreshold,
     class_thresholds,
+    least_provable_risk,
     threshold_at_risk,
 )
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -211,10 +212,14 @@ class Scorer:
             return
         self.bound = threshold_at_risk(bins, risk, probability=probability)
         if self.bound is None:
+            least = least_provable_risk(bins, risk, probability=probability)
+            remedy = 'validate on more images'
+            if least is not None:
+                remedy = f'{100 * least:g} % could be promised (--risk {least:g}), or {remedy}'
             raise UserError(
                 f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
                 f'{100 * probability:g} % probability) by the {len(bins):,} images of '
-                f'{self.validation}: allow a larger risk, or validate on more images'
+                f'{self.validation}: {remedy}'
             )
         if counted is not None:
             of_classes = statistics.image_class, counted, self.classes, 1 - risk

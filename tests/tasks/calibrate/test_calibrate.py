@@ -320,7 +320,7 @@ class ChangeLabels(BaseTransform):
             label[label > 0] = 255
         elif self.kind == 'no 3':
             label[label == 3] = 255
-        else:
+        elif self.kind == 'order':
             results['gt_label'] = (label + 5) % 10
         return results
 
@@ -346,6 +346,22 @@ def test_calibrate_labels_that_determine_nothing_writes_no_file(
     error = calibrate(with_labels(config, kind, pack), checkpoint, cfg=FEW[config], code=2)
     assert re.search(message, error)
     assert not Path('out.pth').exists()
+
+
+@pytest.mark.parametrize(
+    ('kind', 'message'),
+    [
+        ('no 3', 'No label is of class 2:'),
+        ('0 and 255', 'The masks hold 0, 255, and only one of these is a class'),
+        ('the same', None),
+    ],
+)
+def test_test_segmentor_names_classes_without_labels(kind, message, scenes, run):
+    config = with_labels(SCENES, kind, 'PackSegInputs')
+    few = ['--cfg-options', 'val_dataloader.dataset.indices=20']
+    said = run('test.py', config, scenes, '--split', 'val', '--work-dir', 'tested', *few)
+    assert ('No label is of class' in said) == (message is not None)
+    assert message is None or message in ' '.join(said.split())
 
 
 def test_calibrate_class_without_labels_is_named(scenes, calibrate):

@@ -212,6 +212,18 @@ def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_p
     assert low < scores.scores.expected_accuracy < high
 
 
+def test_predict_risk_that_is_not_proven_names_the_least_that_is(photos, segmenting, tmp_path):
+    found, val = mmcalib.predict(*segmenting, photos), tmp_path / 'val'
+    bins = write_validation(val, described(*segmenting), found.images)
+    proven = [percent for percent in range(1, 100) if threshold_at_risk(bins, percent / 100)]
+    assert proven[0] > 1
+    with pytest.raises(
+        UserError, match=rf' {proven[0]} % could be promised .*{proven[0] / 100:g}\)'
+    ):
+        mmcalib.predict(*segmenting, photos, validation=val, risk=(proven[0] - 1) / 100)
+    mmcalib.predict(*segmenting, photos, validation=val, risk=proven[0] / 100)
+
+
 def test_a_validation_of_another_model_is_refused(photos, segmenting, classifiers, tmp_path):
     found, val = mmcalib.predict(*segmenting, photos).images, tmp_path / 'val'
     right = described(*segmenting)
