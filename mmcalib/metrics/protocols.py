@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.intervals import interval_values
@@ -68,6 +69,25 @@ class Protocol:
 def foreground(label: Tensor, _: int) -> Tensor:
     """Return where an ``(H, W)`` label map is not background, label 0."""
     return label != BACKGROUND
+
+
+def check_background(meta: Mapping, reason: str, remedy: str) -> None:
+    """Raise a UserError where class 0 is no background, by what a data set or a sample says.
+
+    It prevents a wrong number: mmseg's ``reduce_zero_label`` ignores label 0 and counts the others
+    from 0 on, so a metric of the foreground would leave out a class.
+
+    Args:
+        meta: With ``reduce_zero_label`` and ``classes``, if they are known.
+        reason: Begins the error: what leaves class 0 out.
+        remedy: Ends it.
+    """
+    if meta.get('reduce_zero_label'):
+        first = ''.join(f' {name!r},' for name in (meta.get('classes') or ())[:1])
+        raise UserError(
+            f'{reason} leaves out class 0, which is no background after reduce_zero_label=True '
+            f'but{first} a class like the others: {remedy}'
+        )
 
 
 PROTOCOLS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import NAMES, metric_of
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes, true_indices
-from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.protocols import PROTOCOLS, check_background, foreground
 from mmcalib.metrics.statistics import (
     CalibrationStatistics,
     tables_of_classified,
@@ -108,8 +108,9 @@ class CalibrationMetric(ListMetric):
         statistics: Of the last evaluation, on the main process; else None.
 
     Raises:
-        ValueError: If an option is outside its range; while evaluating, for the samples that
-            :mod:`~mmcalib.openmmlab.samples` refuses.
+        ValueError: If an option is outside its range; for a protocol of the foreground on data with
+            ``reduce_zero_label``, whose class 0 is no background; while evaluating, for the samples
+            that :mod:`~mmcalib.openmmlab.samples` refuses.
     """
 
     default_prefix = 'calibration'
@@ -151,6 +152,11 @@ class CalibrationMetric(ListMetric):
         if confidence_interval is not None:
             check_interval('confidence_interval', confidence_interval, self.metrics)
 
+    def check_meta(self, meta: Mapping) -> None:
+        """Raise a UserError where the protocol leaves out class 0, and this is no background."""
+        if PROTOCOLS[self.protocol].region is foreground:
+            check_background(meta, f'protocol={self.protocol!r}', "set protocol='pooled'")
+
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
         """Return the scores of a classified image, and counts of a segmented one."""
         name = self.name(sample)
@@ -163,6 +169,7 @@ class CalibrationMetric(ListMetric):
                 return read_scores(sample, name)
             sample = as_binary_map(sample, name)
             ignore_index = IGNORED
+        self.check_meta(sample)
         logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
         predictions = predictions_of_map(
             logits, predicted, label, ignore_index=ignore_index, name=name

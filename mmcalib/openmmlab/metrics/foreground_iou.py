@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.metrics.protocols import BACKGROUND
+from mmcalib.metrics.protocols import BACKGROUND, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import read_pixels
 
@@ -28,15 +29,21 @@ class ForegroundIoU(ListMetric):
         **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Raises:
-        ValueError: While evaluating, for samples without a segmentation or labels.
+        ValueError: For data with ``reduce_zero_label``, whose class 0 is no background; while
+            evaluating, for samples without a segmentation or labels.
     """
 
     def __init__(self, *, ignore_index: int = 255, **options) -> None:
         super().__init__(**options)
         self.ignore_index = ignore_index
 
+    def check_meta(self, meta: Mapping) -> None:
+        """Raise a UserError where class 0 is no background."""
+        check_background(meta, 'ForegroundIoU', "take dict(type='IoUMetric')")
+
     def read(self, sample: dict) -> Tensor:
         """Return the counts of an image, ``(3, K)``: both, predicted, labelled as k."""
+        self.check_meta(sample)
         options = dict(ignore_index=self.ignore_index, name=self.name(sample))
         logits, *maps = read_pixels(sample, **options)
         valid, size = maps[1] != self.ignore_index, max(len(logits), 2)

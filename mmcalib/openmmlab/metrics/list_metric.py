@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,19 @@ class ListMetric(BaseMetric):
         """Leave what ``read(sample)`` of a subclass returns for each sample."""
         for sample in data_samples:
             self.results.append(self.read(sample))
+
+    @property
+    def dataset_meta(self) -> dict | None:
+        """What the data set says of itself, such as its classes."""
+        return self._dataset_meta
+
+    @dataset_meta.setter
+    def dataset_meta(self, meta: dict | None) -> None:
+        self.check_meta(meta or {})
+        self._dataset_meta = meta
+
+    def check_meta(self, meta: Mapping) -> None:
+        """Raise an error for a data set that the metric is not for; a sample says the same."""
 
     def limited(self, result: Any) -> Any:
         """Return what a sample leaves; all are rounded once there are a million predictions."""
