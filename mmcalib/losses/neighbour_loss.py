@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.losses.calibration_loss import CalibrationLoss
 
 
@@ -45,7 +46,17 @@ class NeighbourLoss(CalibrationLoss):
     soft_targets = False
 
     def read(self, pred, target, weight, ignore_index) -> tuple[Tensor, Tensor, dict]:
-        """Check a call, and add the neighbours to the options of the formula."""
+        """Check a call, and add the neighbours to the options of the formula.
+
+        Raises:
+            ValueError: For rows, which have no neighbours, and as other losses do.
+        """
+        if pred.ndim != 4:
+            raise UserError(
+                f'{type(self).__name__} looks at the neighbours of a pixel, so pred must be maps '
+                f'(N, K, H, W); got {tuple(pred.shape)}. For rows, use another loss, such as '
+                'MarginLabelSmoothingLoss'
+            )
         labels, valid, options = super().read(pred, target, weight, ignore_index)
         kernel = self.kernel().to(pred.device, torch.promote_types(pred.dtype, torch.float32))
         options['neighbours'] = shares_around(labels, valid, pred.shape[1], kernel)

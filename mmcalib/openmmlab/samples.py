@@ -112,12 +112,33 @@ def predicted_map(sample: Sample, name: str) -> Tensor:
     return data.reshape(data.shape[-2:]).long()  # mmseg stores a leading 1, or none
 
 
+def check_mask(label: Tensor, name: str) -> None:
+    """Refuse a label map that has not one class for each pixel, such as a mask in colours.
+
+    It prevents lost hours: mmseg packs masks of any shape, and an operation later fails, which
+    names no file.
+
+    Args:
+        label: As mmseg packs it, ``(1, H, W)`` or ``(H, W)``.
+        name: The file of the mask.
+    """
+    height_and_width = label.shape[-2:]
+    if label.ndim < 2 or label.numel() != height_and_width.numel():
+        colours = ', one value for each colour' if label.shape[-1] in (3, 4) else ''
+        raise UserError(
+            f'the mask {name} has the shape {tuple(label.shape)}{colours}, where the number of one '
+            'class is needed for each pixel: convert the colours to classes, 0, 1, … or 255, and '
+            'save them as a grey PNG'
+        )
+
+
 def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the predicted and the true label map of an mmseg sample, both ``(H, W)`` int64.
 
     They have the size of `logits`, and are where these are.
     """
     label = needed(sample, 'gt_sem_seg', name, ': its pipeline needs LoadAnnotations')
+    check_mask(label, sample.get('seg_map_path') or name)
     label = label.reshape(label.shape[-2:]).long()
     predicted = predicted_map(sample, name)
     logits = predicted if logits is None else logits

@@ -70,6 +70,11 @@ CALLS = [
     (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
     (losses.DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
     (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), {}, 'not probabilities'),
+    *(
+        (loss, shape, torch.zeros(shape[:1] + shape[2:], dtype=int), {}, r'\(N, K, H, W\); got')
+        for loss in (SVLSLoss(), losses.NACLLoss())
+        for shape in ((4, 3), (4, 3, 7))
+    ),
     # Of several labels, or of one that is to be left out.
     (MBLS(), (2, 3), SEVERAL[:2], {}, r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
     (MBLS(), (1, 3), SEVERAL[1:2], {}, r'do not sum to 1, such as 0'),

@@ -1,5 +1,6 @@
 """What a user does wrong, and the one line that says what to do instead, before hours are spent."""
 
+import copy
 import re
 from pathlib import Path
 
@@ -39,6 +40,8 @@ TRAINING = {
     LOSS.format('CombinedLoss', "losses=[dict(type='MDCALoss', los_weight=2.0)]"): (
         'MDCALoss has no option los_weight; did you mean loss_weight'
     ),
+    LOSS.format('NACLLoss', ''): r'NACLLoss .*maps \(N, K, H, W\)',
+    LOSS.format('SVLSLoss', ''): r'SVLSLoss .*maps \(N, K, H, W\)',
     LOSS.format('CALSLoss', 'num_classes=10'): r"learns nothing .*\[dict\(type='LearnFromV",
     "custom_hooks = [dict(type='LossScheduleHook', parametre='margin')]": 'did you mean parameter',
     "custom_hooks = [dict(type='LossScheduleHook', factor=2.0)]": 'factor is gone .*: use values=',
@@ -206,6 +209,29 @@ def test_a_training_names_the_mask_with_a_label_out_of_range(
     start, _, end = error.value.reason.partition(' labels outside [0, 21): ')
     assert start.startswith(f'{tmp_path}/VOC2012/SegmentationClass/') and re.match(message, end)
     assert '\n' not in error.value.reason
+
+
+@pytest.mark.parametrize('channels', [3, 4])
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_a_mask_in_colours_is_named(split, channels, tmp_path):
+    cfg = masks(tmp_path, 'CrossEntropyLoss', 0)
+    root = tmp_path / 'VOC2012/SegmentationClass'
+    colours = np.zeros((40, 40, channels), np.uint8)
+    if split == 'train':
+        Image.fromarray(colours).save(root / 'b.png')
+    else:
+        other = copy.deepcopy(cfg.train_dataloader)
+        other.dataset.ann_file = 'ImageSets/Segmentation/val.txt'
+        other.sampler = dict(type='DefaultSampler', shuffle=False)
+        cfg.val_dataloader, cfg.val_cfg = other, dict()
+        cfg.val_evaluator = [dict(type='CalibrationMetric', prefix='calibration')]
+        for path in root.glob('[efg].png'):
+            Image.fromarray(colours).save(path)
+    with pytest.raises(UserError) as error:
+        train_and_test(cfg, test=False)
+    reason = error.value.reason
+    assert str(root) in reason and 'grey PNG' in reason and f', {channels})' in reason
+    assert '\n' not in reason
 
 
 @pytest.mark.parametrize('loss', ['CrossEntropyLoss', 'MarginLabelSmoothingLoss', 'DiceLoss'])

@@ -14,6 +14,7 @@ from torch import nn
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
 from mmcalib.openmmlab.heads import classes_of_head
+from mmcalib.openmmlab.samples import check_mask
 from mmcalib.tensors import check_labels
 
 # Where the toolboxes' samples say what is to be read.
@@ -95,6 +96,10 @@ class NamingPipeline(Compose):
             empty = [problem for problem in map(file_problem, files.values()) if problem]
             reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
             raise UserError(f'cannot load {name}: {reason}') from error
+        if isinstance(packed, Mapping):
+            mask = getattr(packed.get('data_samples'), 'gt_sem_seg', None)
+            if mask is not None:
+                check_mask(mask.data, files.get('seg_map_path', name))
         if self.classes and isinstance(packed, Mapping):
             self._check_labels(packed.get('data_samples'), files.get('seg_map_path', name))
         return packed
