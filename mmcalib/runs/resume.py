@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 
 from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
+from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import Checkpoint
-from mmcalib.runs.config_tree import losses_of
+from mmcalib.runs.config_tree import KNOWN_PACKAGES, losses_of
 from mmcalib.runs.model import facts_of
 from mmcalib.runs.record import differences
 
@@ -34,7 +36,8 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
         cfg: The config.
 
     Raises:
-        UserError: For other settings, which it names by the keys of the config.
+        UserError: For other settings, which it names by the keys of the config. Of hooks that are
+            the user's own it warns.
     """
     earlier = facts_of(checkpoint.meta)
     if earlier is None:
@@ -49,6 +52,14 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     if None in (before['processes'], now['processes']):
         before['processes'] = now['processes']
     _complete_ends(before, now)
+    own_before = {'custom_hooks': _take_own_hooks(before, cfg)}
+    own_now = {'custom_hooks': _take_own_hooks(now, cfg)}
+    if changed := next(differences(own_before, own_now), None):
+        warnings.warn(
+            f'the training is resumed with another hook of your own, {changed}: the record will '
+            'have the new one',
+            stacklevel=2,
+        )
     for settings in (before, now):
         train_cfg = settings.get('train_cfg') or {}
         settings['train_cfg'] = {k: v for k, v in train_cfg.items() if k not in LENGTH}
@@ -78,6 +89,22 @@ def _settings(facts: Mapping, loss_key: str) -> dict:
         'val_dataloader': {'dataset': selection.pop('on', None)},
         'default_hooks': {'checkpoint': selection},
     }
+
+
+def _take_own_hooks(settings: dict, cfg: Mapping) -> list:
+    """Take the hooks out that are of no known package, and return them; they may only log."""
+    own, known = [], []
+    with HOOKS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+        for hook in settings.pop('custom_hooks', []):
+            kind = registry.get(hook['type'])
+            is_known = kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES
+            if is_known:
+                known.append(hook)
+            else:
+                own.append(hook)
+    if known:
+        settings['custom_hooks'] = known
+    return own
 
 
 def _complete_ends(before: Mapping, now: Mapping) -> None:

@@ -1,9 +1,12 @@
 """What a resumed training may change: its length, and nothing else that decides about figures."""
 
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 from tested import config_of
 
 from mmcalib.errors import UserError
@@ -92,6 +95,25 @@ def test_resume_several_settings_names_all_of_them(trained, run):
 def test_resume_settings_of_no_figure_are_allowed(options, trained, tmp_path):
     options = {key: value for key, value in options.items() if value is not None}
     resume_from(config(tmp_path, **options), str(trained))
+
+
+@HOOKS.register_module(force=True)
+class MyLogHook(Hook):
+    """A hook of the user's own, of which nothing is known."""
+
+    def __init__(self, project):
+        self.project = project
+
+
+def test_resume_with_another_hook_of_one_s_own_is_warned_of(trained, tmp_path):
+    """It may only log, and to mend one that has broken a training must not lose the training."""
+    own = dict(type='MyLogHook', project='mended')
+    with pytest.warns(UserWarning, match=r'your own, custom_hooks .*MyLogHook'):
+        resume_from(config(tmp_path, custom_hooks=[own]), str(trained))
+    both = [own, dict(type='EMAHook', momentum=0.1)]
+    with pytest.raises(UserError, match='EMAHook'), warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        resume_from(config(tmp_path, custom_hooks=both), str(trained))
 
 
 @pytest.mark.parametrize(
