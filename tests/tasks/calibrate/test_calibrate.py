@@ -469,13 +469,13 @@ def test_calibrate_a_head_that_does_not_scale_is_attached(digits, calibrate, run
         content['state_dict'][key] /= 200
     torch.save(content, 'weak.pth')
     head = 'model.head.type=CappedHead'
-    content, output = calibrate(DIGITS, 'weak.pth', cfg=[head])
+    content, output = calibrate(DIGITS, 'weak.pth', '--test', cfg=[head])
     meta = of(content)
     assert 'differ from the scaled ones' in meta['attached'] and meta['layers'] == []
     assert 'Attached' in output and Path('out.py').exists()
-    run('test.py', 'out.py', 'out.pth', '--split', 'val', '--work-dir', 'tested')
-    tested = load('tested/results_val.json')['metrics']
-    assert tested['calibration/ECE'] == pytest.approx(meta['fitted']['after']['ECE'], abs=1e-3)
+    run('test.py', 'out.py', 'out.pth', '--work-dir', 'tested')
+    tested = load('tested/results.json')['metrics']
+    assert tested['calibration/ECE'] == pytest.approx(meta['tested']['after']['ECE'], abs=1e-3)
 
 
 @pytest.mark.parametrize('ranks', [1, 2])
