@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.losses.calibration_loss import CalibrationLoss
 
 

@@ -33,7 +33,6 @@ class Metric:
         grows_with_gaps: Whether it is 0 if no bin has a gap, and grows with each gap.
         target: Function of ``(…, 3, B)`` bins, what a debiased metric estimates; None if that is
             the metric of the true gaps itself.
-        at_least_gap: Whether it is never below the size of the mean gap.
         limits: The smallest and the largest value.
     """
 
@@ -44,7 +43,6 @@ class Metric:
     of_bins: Callable[[Tensor, Tensor], Tensor] | None = None
     grows_with_gaps: bool = False
     target: Callable[[Tensor], Tensor] | None = None
-    at_least_gap: bool = False
     limits: tuple[float, float] = (0.0, 100.0)
 
 
@@ -83,7 +81,7 @@ def mean_brier(bins: Tensor, sums: Tensor) -> Tensor:
 
 
 METRICS = {
-    'ECE': metric_of_bins(errors.calibration_error, at_least_gap=True),
+    'ECE': metric_of_bins(errors.calibration_error),
     'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
     'ClasswiseECE': Metric(
         lambda counts: errors.classwise_error(counts.strata['classes']), required='class_bins'
@@ -91,8 +89,8 @@ METRICS = {
     'smECE': Metric(lambda counts: errors.smooth_error(merge_equal_confidences(counts.table))),
     'debiasedECE': metric_of_bins(errors.debiased_error, target=errors.root_mean_square_error),
     'ACE': metric_of_bins(errors.average_error),
-    'MCE': metric_of_bins(errors.maximum_error, at_least_gap=True),
-    'RMSCE': metric_of_bins(errors.root_mean_square_error, at_least_gap=True),
+    'MCE': metric_of_bins(errors.maximum_error),
+    'RMSCE': metric_of_bins(errors.root_mean_square_error),
     'OE': metric_of_bins(errors.overconfidence_error),
     'gap': metric_of_bins(errors.gap, better=None, grows_with_gaps=False, limits=(-100.0, 100.0)),
     'gap_size': Metric(lambda counts: errors.gap(counts.bins).abs()),

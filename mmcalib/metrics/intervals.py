@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -22,7 +21,6 @@ HALVINGS = 30
 # there stays outside, where what is near may be too low for it.
 STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
 FAR = 4.0
-GAP = 'gap'
 
 Bounds = dict[str, tuple[float, float]]
 
@@ -61,21 +59,18 @@ def interval_values(
     filled = bins[:, 0].sum(dim=1) > 0
     bins, sums = bins[filled], sums[filled]
     metrics = {name: metric_of(name) for name in names if metric_of(name).of_bins is not None}
-    measured = dict(metrics)
-    if any(metric.at_least_gap for metric in metrics.values()):
-        measured[GAP] = metric_of(GAP)
     options = dict(
         coverage=coverage,
         num_bootstrap=num_bootstrap,
         seed=seed,
-        limits={name: metric.limits for name, metric in measured.items()},
+        limits={name: metric.limits for name, metric in metrics.items()},
     )
 
     def estimate(weights: Tensor) -> dict[str, Tensor]:
         if mean is None:
-            return of_drawn(measured, bins, sums, weights)
+            return of_drawn(metrics, bins, sums, weights)
         values = {}
-        for name, metric in measured.items():
+        for name, metric in metrics.items():
             values[name] = mean(metric.of_bins(bins, sums), bins, weights)
         return values
 
@@ -90,9 +85,6 @@ def interval_values(
                     targets[name] = metric.target
         if growing:
             bounds |= gap_intervals(growing, bins, targets=targets, **options)
-    for name, metric in metrics.items():
-        if metric.at_least_gap:
-            bounds[name] = raise_to_gap(bounds[name], bounds[GAP])
     ends = {}
     for name in metrics:
         ends[f'{name}_low'], ends[f'{name}_high'] = bounds[name]
@@ -104,20 +96,6 @@ def values_of_table(
 ) -> Tensor:
     """Return a metric of ``(…, 3, B)`` tables, which does not depend on the sums."""
     return formula(table, sums)
-
-
-def raise_to_gap(bounds: tuple[float, float], gap: tuple[float, float]) -> tuple[float, float]:
-    """Return an interval that does not begin below the least size of the gap in its interval.
-
-    An ECE is never below the size of the mean gap, and the interval of the gap says how large that
-    is at least.
-    """
-    low, high = bounds
-    gap_low, gap_high = gap
-    least = max(gap_low, -gap_high, 0.0)
-    if math.isnan(low) or math.isnan(gap_low):
-        return bounds
-    return max(low, least), max(high, least)
 
 
 def of_drawn(

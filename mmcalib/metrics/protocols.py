@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.checks import UserError
+from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.intervals import interval_values
