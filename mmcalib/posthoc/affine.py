@@ -112,7 +112,8 @@ class TemperatureScaler(AffineScaler):
         """
         temperature = self.tensors['temperature'].item()
         rows = rows_of(logits, labels, groups)
-        slopes, curvatures = rows.slopes(1 / temperature)
+        slopes = rows.slopes(1 / temperature)
+        curvatures = rows.curvatures(1 / temperature)
         slopes, curvature = group_sums(slopes, rows.groups), curvatures.sum().item()
         if self.at_bound_ or len(slopes) < 2 or curvature == 0:
             return float('nan')

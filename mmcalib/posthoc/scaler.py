@@ -321,9 +321,12 @@ class Rows(NamedTuple):
         return zip(*(values.split(size) for values in (self.z, *others)), strict=True)
 
     def slopes(self, beta: float) -> Tensor:
-        """Return :func:`slopes_and_curvatures` ``(2, M)`` of each row's NLL."""
-        parts = [slopes_and_curvatures(z, y, beta) for z, y in self.parts(self.y)]
-        return torch.cat(parts, dim=1)
+        """Return :func:`nll_slopes` ``(M,)`` of all rows."""
+        return torch.cat([nll_slopes(z, y, beta) for z, y in self.parts(self.y)])
+
+    def curvatures(self, beta: float) -> Tensor:
+        """Return :func:`nll_curvatures` ``(M,)`` of all rows."""
+        return torch.cat([nll_curvatures(z, beta) for (z,) in self.parts()])
 
     def weights(self, beta: float, classes: Tensor | None = None) -> Tensor:
         """Return how many effective predictions each row counts as, by the slopes at 1/T = beta.
@@ -332,7 +335,7 @@ class Rows(NamedTuple):
             beta: 1/T.
             classes: ``(M,)``; rows of each one are effective for themselves.
         """
-        slopes = self.slopes(beta)[0]
+        slopes = self.slopes(beta)
         weights = torch.empty_like(slopes)
         classes = torch.zeros_like(self.y) if classes is None else classes
         for number in classes.unique():
@@ -389,7 +392,7 @@ def best_temperature(rows: Rows) -> float:
         raise UserError('the logits of each row are all equal: no temperature changes them')
 
     def slope(log_beta: float) -> float:
-        return rows.slopes(math.exp(log_beta))[0].mean().item()
+        return rows.slopes(math.exp(log_beta)).mean().item()
 
     # The slope in 1/T is below 0 at `low` and above 0 at `high`.
     high, low = (-math.log(bound) for bound in BOUNDS)
@@ -432,22 +435,36 @@ def information(rows: Rows) -> float:
 
     Source: the score test with a robust variance, Boos, The American Statistician, 1992.
     """
-    sums = group_sums(rows.slopes(0.0)[0], rows.groups)
+    sums = group_sums(rows.slopes(0.0), rows.groups)
     spread = sums.square().sum().sqrt().item()
     return -sums.sum().item() / spread if spread else 0.0
 
 
-def slopes_and_curvatures(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
-    """Return the two derivatives ``(2, M)`` of each row's NLL in 1/T, at 1/T = `beta`.
+def nll_slopes(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """Return the derivative ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
 
-    They are the mean of the logits under the softmax less the true class's logit, and the variance
-    of the logits under the softmax.
+    It is the mean of the logits under the softmax less the true class's logit.
     """
-    gaps, _ = gaps_to_top(logits.double())
+    gaps = double_gaps(logits)
+    mean = (gaps * beta).softmax(dim=1).mul_(gaps).sum(dim=1)
+    return mean - gaps.gather(1, labels[:, None])[:, 0]
+
+
+def nll_curvatures(logits: Tensor, beta: float) -> Tensor:
+    """Return the second derivative ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
+
+    It is the variance of the logits under the softmax.
+    """
+    gaps = double_gaps(logits)
     probs = (gaps * beta).softmax(dim=1)
     mean = (probs * gaps).sum(dim=1, keepdim=True)
-    variance = (probs * (gaps - mean).square()).sum(dim=1)
-    return torch.stack([(mean - gaps.gather(1, labels[:, None]))[:, 0], variance])
+    return (probs * (gaps - mean).square()).sum(dim=1)
+
+
+def double_gaps(logits: Tensor) -> Tensor:
+    """Return logits ``(M, K)`` less the highest of each row, in float64; K = 1 counts as (0, z)."""
+    logits = with_other_class(logits).double()
+    return logits - logits.amax(dim=1, keepdim=True)
 
 
 def effective_number(slopes: Tensor, groups: Tensor) -> float:
