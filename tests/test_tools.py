@@ -114,10 +114,11 @@ def test_test_and_calibrate(run):
     said = run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
     assert said.endswith('\nFiles: tested\n')
     assert results('work_dirs/mine')['metrics'] == results('tested')['metrics']
-    said = run('calibrate.py', 'mine.py', 'best.pth', '--out', 'calibrated.pth', '--test')
+    smoke = ['--limit', 10]  # of a network that knows little
+    said = run('calibrate.py', 'mine.py', 'best.pth', '--out', 'calibrated.pth', '--test', *smoke)
     assert 'Written: calibrated.pth' in said
     run('test.py', 'mine.py', 'calibrated.pth', '--work-dir', 'calibrated')
-    run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json')
+    run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json', *smoke)
     run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
     (folder,) = Path('work_dirs/mine').glob('best_tta_temperature-*')
     assert view_count(results(folder)['model']) == (6 if of_scenes() else 2)

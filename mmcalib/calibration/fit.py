@@ -58,6 +58,7 @@ def fit_scaling(
     pixels: bool,
     cross_fit: bool | str = True,
     seed: int = 0,
+    smoke: bool = False,
 ) -> FittedScaling:
     """Fit a scaling to predictions of images, or of groups that are independent.
 
@@ -69,12 +70,13 @@ def fit_scaling(
             scaling that missed it; 'if cheap' where this takes no longer than about a minute, and
             there are folds whose others determine a scaling.
         seed: Of the folds.
+        smoke: Whether the run only shows that all works, for which logits need no information.
 
     Raises:
         ValueError: For data that determine no scaling, see :func:`check_determined`.
     """
     information = drawn.information if drawn.labels.ndim == 1 else None
-    check_determined(drawn, information, pixels=pixels)
+    check_determined(drawn, None if smoke else information, pixels=pixels)
     groups = int(drawn.images.max()) + 1
     fold_of = None
     if groups > 1 or cross_fit is True or scaler is None:
@@ -112,7 +114,7 @@ def check_determined(drawn: DrawnPredictions, information: float | None, *, pixe
 
     Args:
         drawn: The predictions.
-        information: See :func:`~mmcalib.posthoc.scaler.information`; None of several labels.
+        information: See :func:`~mmcalib.posthoc.scaler.information`; None if it does not matter.
         pixels: Whether they are pixels.
 
     Raises:

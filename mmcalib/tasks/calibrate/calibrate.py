@@ -241,7 +241,14 @@ def calibrate(
     drawn = replace(drawn, images=group_of[drawn.images])
     groups = int(group_of.max()) + 1
     cross_fit = args.cross_fit or 'if cheap'
-    fit = fit_scaling(drawn, scaler, pixels=pixels, cross_fit=cross_fit, seed=args.seed)
+    fit = fit_scaling(
+        drawn,
+        scaler,
+        pixels=pixels,
+        cross_fit=cross_fit,
+        seed=args.seed,
+        smoke=args.limit is not None,
+    )
     fitted, candidates = fit.scaler, fit.candidates
     classes = classes_of(getattr(loader.dataset, 'metainfo', None))
     unlabelled = [classes[k] if k < len(classes) else k for k in drawn.unlabelled or ()]
