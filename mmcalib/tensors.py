@@ -33,6 +33,8 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
         found = wrong.unique().tolist()
         shown = ', '.join(map(str, found[:5])) + ', …' * (len(found) > 5)
         message = f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
+        if lowest >= 1 and highest == num_classes and labels.numel() > 1:
+            message += '. No label is 0: if the classes are numbered from 1, subtract 1'
         raise UserError(f'{message}. {hint}' if hint else message)
 
 

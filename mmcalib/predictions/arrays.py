@@ -181,10 +181,7 @@ def check_class_labels(labels: Tensor, num_classes: int, ignore_index: int | Non
         return
     lowest, highest = torch.stack(labels.aminmax()).tolist()
     if lowest >= 1 and highest == num_classes:
-        remedy = (
-            f'No label is 0: if the classes are numbered from 1, subtract 1; only if {highest} '
-            f'is to be left out, set ignore_index={highest}'
-        )
+        remedy = f'Only if {highest} is to be left out, set ignore_index={highest}'
     elif ignore_index is not None:
         remedy = (
             f'They are not ignore_index={ignore_index}: give the label that is to be left out, '

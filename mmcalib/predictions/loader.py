@@ -87,7 +87,7 @@ def reader(
             torch.manual_seed(0)
             try:
                 output = _output(model, inputs)
-            except Exception as error:
+            except (AttributeError, TypeError, ValueError) as error:
                 remedy = _inputs_remedy(model, inputs)
                 if remedy is None:
                     raise
@@ -131,6 +131,7 @@ def read_loader(
             at its end for labels that are all one-hot, which are of one class rather than several,
             and for outputs of sigmoids.
     """
+    _check_is_loader(loader)
     size, one_hot, shares, sigmoid, axes = 0, True, True, False, set()
     tokens = _Tokens(options.get('ignore_index'))
     axes_are_known = options.get('logits') is not None
@@ -267,6 +268,16 @@ def _parts(batch: Any) -> tuple[Any, Any]:
     )
 
 
+def _check_is_loader(loader: Iterable) -> None:
+    """Raise a UserError for inputs and labels in place of batches of them."""
+    is_pair = isinstance(loader, (tuple, list)) and len(loader) == 2
+    if is_pair and isinstance(loader[1], (Tensor, np.ndarray)):
+        raise UserError(
+            'a loader must give batches, and a pair of inputs and labels is one batch: give it '
+            'in a list, as [(inputs, labels)], or a DataLoader of a TensorDataset'
+        )
+
+
 def _output(model: Callable, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
@@ -294,7 +305,16 @@ def _inputs_remedy(model: Callable, inputs: Any) -> str | None:
         return 'its inputs are texts: give the tensors of a tokenizer'
     if any(isinstance(part, np.ndarray) for part in parts):
         return 'its inputs are numpy arrays: give tensors, as torch.from_numpy(x).float()'
+    if any(isinstance(value, list) and _is_number(value) for value in values):
+        return 'its inputs are lists of numbers: give tensors, as torch.tensor(x)'
     return None
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, or a list that begins with one, however deep."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, (int, float))
 
 
 class _Tokens:
