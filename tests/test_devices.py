@@ -6,6 +6,7 @@ Values are those of the CPU, no tensor is on the wrong device, and no training s
 import copy
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from loss_cases import CASES, IGNORED
@@ -13,11 +14,14 @@ from pretended_device import DEVICE, Pretended, PretendedDevice, there
 from samples import classified, segmented
 from torch.utils._pytree import tree_map_only
 
+import mmcalib
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, scores_of_logits
 from mmcalib.metrics.ood_scores import SCORES
+from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.openmmlab.metrics import CalibrationMetric
+from mmcalib.posthoc import SCALERS, load_scaler
 from mmcalib.predictions.mean import PredictionMean
 
 LOSSES = {
@@ -128,3 +132,111 @@ def test_that_a_wrong_device_and_a_wait_are_found():
             arguments[0] * torch.ones(logits.shape)
         assert device.waits == [] and arguments[0].max().item() > 0
         assert '_local_scalar_dense' in device.waits
+
+
+def draw_two_classes(n=300):
+    """Return logits (N, 2) and labels, of which most are the predicted class."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(n, 2, generator=generator, device='cpu')
+    noise = torch.randn(n, 2, generator=generator, device='cpu')
+    return logits, (logits + noise).argmax(dim=1)
+
+
+@pytest.fixture
+def restored_default_device():
+    """Put the default device back; no value can come from a tensor on `meta`."""
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize('method', SCALERS)
+def test_scaler_default_device_changes_nothing(method, tmp_path, restored_default_device):
+    logits, labels = (x.numpy() for x in draw_two_classes())
+    groups = np.arange(len(labels)) // 2
+    scalers = []
+    for device in ('meta', 'cpu'):
+        torch.set_default_device(device)
+        scaler = SCALERS[method]().fit(logits, labels, groups)
+        scaler.save(tmp_path / 'scaler.json')
+        scalers.append(load_scaler(tmp_path / 'scaler.json'))
+    torch.set_default_device('meta')
+    assert scalers[0].parameters == scalers[1].parameters
+    actual, expected = (scaler.predict_proba(logits) for scaler in scalers)
+    assert np.array_equal(actual, expected)
+
+
+@pytest.mark.parametrize('name', LOSSES)
+def test_loss_default_device_changes_nothing(name, restored_default_device):
+    values = []
+    for device in ('cpu', 'meta'):
+        torch.set_default_device('cpu')
+        logits, target = draw()
+        loss, own = LOSSES[name](), logits.requires_grad_()
+        torch.set_default_device(device)
+        value = loss(own, target, ignore_index=IGNORED)
+        values.append([value.detach(), *torch.autograd.grad(value, own)])
+    torch.set_default_device('cpu')
+    torch.testing.assert_close(*values)
+
+
+@pytest.fixture
+def compute_on_two_defaults(restored_default_device):
+    """Return a function that gives a result with the CPU as default device, and with another."""
+
+    def compute(function):
+        torch.set_default_device('cpu')
+        expected = function()
+        torch.set_default_device('meta')
+        actual = function()
+        torch.set_default_device('cpu')
+        return actual, expected
+
+    return compute
+
+
+def test_measure_default_device_changes_nothing(compute_on_two_defaults):
+    logits, labels = draw_two_classes()
+    probs = logits.softmax(dim=1)
+    for values in (probs, probs[:, 1]):
+        actual, expected = compute_on_two_defaults(
+            lambda x=values: mmcalib.measure(x, labels, NAMES)
+        )
+        assert actual == pytest.approx(expected, nan_ok=True)
+    options = dict(metrics=['ECE', 'NLL'], interval=0.9, groups=range(len(labels)))
+    actual, expected = compute_on_two_defaults(lambda: mmcalib.measure(probs, labels, **options))
+    assert actual == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('protocol', PROTOCOLS)
+def test_evaluate_default_device_changes_nothing(protocol, compute_on_two_defaults):
+    maps = draw()[0]
+    labels = maps.argmax(dim=1)
+    labels[:, :3] = 1
+    options = dict(metrics=['ECE', 'AECE', 'NLL'], protocol=protocol)
+    actual, expected = compute_on_two_defaults(
+        lambda: mmcalib.evaluate(lambda x: x, [(maps, labels)], **options)
+    )
+    assert actual == pytest.approx(expected)
+
+
+@pytest.mark.parametrize('method', [*SCALERS, 'auto'])
+def test_calibrate_default_device_changes_nothing(method, compute_on_two_defaults):
+    logits, labels = draw_two_classes()
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.eye_(model.weight)
+    actual, expected = compute_on_two_defaults(
+        lambda: mmcalib.calibrate(model, [(logits, labels)], method=method)
+    )
+    assert (actual.before, actual.after) == (expected.before, expected.after)
+    assert torch.equal(actual.model(logits), expected.model(logits))
+
+
+@pytest.mark.parametrize('samples', [segmented(2, 5), classified(9, 5)], ids=['maps', 'rows'])
+def test_metric_default_device_changes_nothing(samples, compute_on_two_defaults):
+    def evaluate():
+        metric = CalibrationMetric(NAMES, per_class=True, per_distance='seg_logits' in samples[0])
+        metric.process(None, samples)
+        return metric.evaluate(len(samples))
+
+    actual, expected = compute_on_two_defaults(evaluate)
+    assert actual == pytest.approx(expected, nan_ok=True)

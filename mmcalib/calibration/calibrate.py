@@ -253,7 +253,7 @@ def images_of(
         sizes: To which the number of images of each batch is added.
     """
     for logits, labels in batches:
-        places = torch.arange(len(labels)) + sum(sizes)
+        places = torch.arange(len(labels), device='cpu') + sum(sizes)
         sizes.append(len(labels))
         several, parts = logits.shape == labels.shape, [(logits, labels, places)]
         if logits.ndim > 2:
@@ -295,7 +295,7 @@ def grouped(
     if groups is not None:
         number = group_numbers(groups, size)[drawn.images].unique(return_inverse=True)[1]
     else:
-        some = torch.arange(1, drawn.logits.shape[1] + 1, dtype=torch.float64).cos()
+        some = torch.arange(1, drawn.logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
         labels = drawn.labels.double().reshape(len(number), -1).mean(dim=1)
         number = (
             group_sums(drawn.logits.double() @ some + labels, number).argsort().argsort()[number]

@@ -115,7 +115,9 @@ def draw(
         if not len(rows.labels):
             continue
         generator = torch.Generator().manual_seed(1_000_003 * seed + seed_of(rows))
-        priority = torch.rand(len(rows.labels), generator=generator, dtype=torch.float64)
+        priority = torch.rand(
+            len(rows.labels), generator=generator, dtype=torch.float64, device='cpu'
+        )
         kept = (priority < below).nonzero().squeeze(1)
         columns = priority, rows.logits, rows.labels, rows.places
         parts.append(tuple(x[kept.to(x.device)].cpu() for x in columns))

@@ -50,7 +50,9 @@ def before_and_after(
     """
     changed = 0
     tallies = [Tally(num_bins), Tally(num_bins)]
-    tables = [(torch.zeros(num_groups, 3, num_bins), torch.zeros(num_groups, 2)) for _ in tallies]
+    no_bins = torch.zeros(num_groups, 3, num_bins, device='cpu')
+    no_sums = torch.zeros(num_groups, 2, device='cpu')
+    tables = [(no_bins, no_sums) for _ in tallies]
     for several in images:
         places = several.places
         folds = torch.zeros_like(places) if fold_of is None else fold_of[places]

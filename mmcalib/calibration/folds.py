@@ -90,7 +90,7 @@ def neighbours_alike(drawn: DrawnPredictions) -> bool:
     """
     place = drawn.images.unique(return_inverse=True)[1]
     error = with_other_class(drawn.logits).softmax(dim=1)
-    rows, one = torch.arange(len(place)), error.new_ones(1)
+    rows, one = torch.arange(len(place), device='cpu'), error.new_ones(1)
     error[rows, drawn.labels] -= 1
     count, size = torch.bincount(place)[:, None], error.shape[1]
     classes = error.new_zeros(len(count), size)
@@ -99,7 +99,7 @@ def neighbours_alike(drawn: DrawnPredictions) -> bool:
     error, classes = error / count, classes / count
     error, classes = error - error.mean(dim=0), classes - classes.mean(dim=0)
     # Of a tenth of an image's weight: few images do not determine the effect of every class.
-    gram = classes.T @ classes + 0.1 * torch.eye(size, dtype=error.dtype)
+    gram = classes.T @ classes + 0.1 * torch.eye(size, dtype=error.dtype, device='cpu')
     error = error - classes @ torch.linalg.solve(gram, classes.T @ error)
     products = (error[1:] * error[:-1]).sum(dim=1).double()
     return bool(products.sum() > ALIKE * products.square().sum().sqrt())

@@ -126,8 +126,13 @@ class AdaFocalLoss(CalibrationLoss):
             gaps: B differences of mean confidence and accuracy, as shares.
         """
         gammas = self.gammas.double()
-        gammas = gammas * (self.rate * gammas.sign() * torch.as_tensor(gaps).to(gammas)).exp()
+        gammas = (
+            gammas
+            * (
+                self.rate * gammas.sign() * torch.as_tensor(gaps, device=gammas.device).to(gammas)
+            ).exp()
+        )
         other = torch.where(gammas > 0, -self.switch, self.switch)
         gammas = torch.where(gammas.abs() < self.switch, other, gammas)
         self.gammas.copy_(gammas.clamp(self.gamma_min, self.gamma_max))
-        self.edges.copy_(torch.as_tensor(edges))
+        self.edges.copy_(torch.as_tensor(edges, device=self.edges.device))

@@ -153,4 +153,6 @@ class CALSLoss(CalibrationLoss):
         if due and penalty > self.tau * self.last_penalty.item() > 0:
             self.rho.fill_(min(self.rho_max, self.rho.item() * self.rho_growth))
         self.last_penalty.fill_(penalty)
-        self.multipliers.copy_(torch.tensor(slopes, dtype=torch.float64).clamp(*MULTIPLIERS))
+        self.multipliers.copy_(
+            torch.tensor(slopes, dtype=torch.float64, device='cpu').clamp(*MULTIPLIERS)
+        )

@@ -63,4 +63,4 @@ class NACLLoss(NeighbourLoss):
         self.kernel_size = check_choice('kernel_size', kernel_size, (1, 3, 5, 7, 9))
 
     def kernel(self) -> Tensor:
-        return torch.ones(self.kernel_size, self.kernel_size)
+        return torch.ones(self.kernel_size, self.kernel_size, device='cpu')

@@ -60,7 +60,7 @@ class SVLSLoss(NeighbourLoss):
 
     def kernel(self) -> Tensor:
         side = math.exp(-1 / (2 * self.sigma**2))
-        line = torch.tensor([side, 1, side], dtype=torch.float64)
+        line = torch.tensor([side, 1, side], dtype=torch.float64, device='cpu')
         kernel = line.unsqueeze(1) * line
         kernel[1, 1] = kernel.sum() - 1
         return kernel

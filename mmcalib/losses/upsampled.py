@@ -77,7 +77,7 @@ def _interpolation(
     logits: Tensor, axis: int, size: int, align_corners: bool, step: int
 ) -> list[tuple[slice, slice, Tensor]]:
     """Return parts of an upsampled axis, the points they lie between, and the matrices."""
-    unit = torch.eye(logits.shape[axis], dtype=logits.dtype).unsqueeze(0)
+    unit = torch.eye(logits.shape[axis], dtype=logits.dtype, device='cpu').unsqueeze(0)
     matrix = F.interpolate(unit, size=size, mode='linear', align_corners=align_corners)[0].T
     parts = []
     for start in range(0, size, step):

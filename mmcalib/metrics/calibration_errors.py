@@ -176,13 +176,13 @@ def smooth_error(table: Tensor) -> Tensor:
             confidences.
     """
     if not table[0].sum():
-        return torch.tensor(torch.nan, dtype=torch.float64)
+        return torch.tensor(torch.nan, dtype=torch.float64, device='cpu')
     waves = _waves(table)
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         sigma = (low + high) / 2
         low, high = (sigma, high) if _error_at(waves, sigma) > sigma else (low, sigma)
-    return torch.tensor(100 * (low + high) / 2, dtype=torch.float64)
+    return torch.tensor(100 * (low + high) / 2, dtype=torch.float64, device='cpu')
 
 
 def _waves(table: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def _waves(table: Tensor) -> Tensor:
     below = place.floor().clamp(max=GRID - 2)
     upper = (correct - conf) / count.sum() * (place - below)
     lower = (correct - conf) / count.sum() - upper
-    residuals = torch.zeros(GRID, dtype=torch.float64)
+    residuals = torch.zeros(GRID, dtype=torch.float64, device='cpu')
     residuals.index_add_(0, below.long(), lower).index_add_(0, below.long() + 1, upper)
     # Ends are their own mirror images, so they hold twice what lies on them.
     residuals[0] *= 2
@@ -202,7 +202,7 @@ def _waves(table: Tensor) -> Tensor:
 
 
 def _error_at(waves: Tensor, sigma: float) -> float:
-    k = torch.arange(len(waves), dtype=torch.float64)
+    k = torch.arange(len(waves), dtype=torch.float64, device='cpu')
     smooth = torch.fft.irfft(waves * torch.exp(-((math.pi * k * sigma) ** 2) / 2), 2 * (GRID - 1))
     # By the trapezoidal rule, the two ends count half: the mean over the whole mirrored circle.
     return smooth.abs().mean().item() * (GRID - 1)

@@ -76,7 +76,8 @@ class ExpectedAccuracy:
         found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
         predicted, expected = count_in_log_bins(bins), torch.empty_like(found)
         # At random, since a data set may have a period, such as an image of each class in turn.
-        folds = torch.randperm(len(bins), generator=torch.Generator().manual_seed(SEED)) % FOLDS
+        generator = torch.Generator().manual_seed(SEED)
+        folds = torch.randperm(len(bins), generator=generator, device='cpu') % FOLDS
         for fold in range(min(FOLDS, len(bins))):
             part = folds == fold
             expected[part] = _mean_in_bins(predicted[part], *learned_of(bins[~part].sum(dim=0)))
@@ -85,7 +86,8 @@ class ExpectedAccuracy:
     def of_image(self, conf: Tensor) -> float:
         """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
         conf = conf.flatten()
-        counts = log_bin_counts(conf, torch.zeros(len(conf), dtype=torch.bool), conf[:0])[0]
+        correct = torch.zeros(len(conf), dtype=torch.bool, device='cpu')
+        counts = log_bin_counts(conf, correct, conf[:0])[0]
         return self.of_counts(counts).item()
 
     def of_counts(self, counts: Tensor) -> Tensor:
@@ -120,9 +122,9 @@ class ExpectedAccuracy:
 
     def _drawn_means(self, count: int, generator: torch.Generator) -> Tensor:
         count, means = min(count, MOST_DRAWN), []
-        for rows in torch.arange(NUM_BOOTSTRAP).split(max(1, CHUNK // count)):
+        for rows in torch.arange(NUM_BOOTSTRAP, device='cpu').split(max(1, CHUNK // count)):
             size = (len(rows), count)
-            drawn = torch.randint(len(self.residuals), size, generator=generator)
+            drawn = torch.randint(len(self.residuals), size, generator=generator, device='cpu')
             means.append(self.residuals[drawn].mean(dim=1))
         return torch.cat(means)
 
@@ -139,7 +141,7 @@ def learned_of(table: Tensor) -> tuple[Tensor, Tensor]:
     filled = (table[0] > 0).nonzero().squeeze(1)
     count, correct = table[:2, filled].numpy()
     values = torch.from_numpy(isotonic_regression(correct / count, sample_weight=count))
-    below = torch.searchsorted(filled, torch.arange(table.shape[1]), right=True) - 1
+    below = torch.searchsorted(filled, torch.arange(table.shape[1], device='cpu'), right=True) - 1
     labelled, predicted = table[0], table[0] + table[2]
     share = (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
     return values[below.clamp(min=0)], share

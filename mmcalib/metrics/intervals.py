@@ -134,7 +134,7 @@ def intervals(
         seed: Seed of these resamples.
         limits: The least and the largest value that a metric can have, if not 0 and 100.
     """
-    found = estimate(torch.ones(1, num_units, dtype=torch.float64))
+    found = estimate(torch.ones(1, num_units, dtype=torch.float64, device='cpu'))
     if num_units < 2:
         return dict.fromkeys(found, (float('nan'),) * 2)
     draws: dict[str, list[Tensor]] = {}
@@ -298,11 +298,11 @@ def drawn_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Iterator[
     generator = torch.Generator().manual_seed(seed)
     for start in range(0, num_bootstrap, CHUNK):
         size = (min(CHUNK, num_bootstrap - start), num_units)
-        drawn = torch.randint(num_units, size, generator=generator)
-        weights = torch.zeros(size, dtype=torch.float64)
+        drawn = torch.randint(num_units, size, generator=generator, device='cpu')
+        weights = torch.zeros(size, dtype=torch.float64, device='cpu')
         yield weights.scatter_add_(1, drawn, torch.ones_like(weights))
 
 
 def tails_of(coverage: float) -> Tensor:
     """Return the two probabilities between which `coverage` of a distribution lies, float64."""
-    return torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
+    return torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64, device='cpu')

@@ -43,7 +43,9 @@ class Protocol:
             curve = sum(unit.nll_curve / max(unit.count, 1) for unit in units)
             bins = sum(unit.bins / max(unit.count, 1) for unit in units)
             return value_of(name, replace(whole, bins=bins, nll_curve=curve))
-        values = torch.tensor([value_of(name, unit) for unit in units], dtype=torch.float64)
+        values = torch.tensor(
+            [value_of(name, unit) for unit in units], dtype=torch.float64, device='cpu'
+        )
         bins = torch.stack([unit.bins for unit in units])
         return self.mean(values, bins, torch.ones_like(values)[None]).item()
 

@@ -169,4 +169,4 @@ def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _nan() -> Tensor:
-    return torch.tensor(torch.nan, dtype=torch.float64)
+    return torch.tensor(torch.nan, dtype=torch.float64, device='cpu')

@@ -159,7 +159,7 @@ def risk_p_values(kept: Tensor, wrong: Tensor, risk: float) -> list[float]:
     wins = (risk * kept - wrong) / (1 - risk)
     # Rounding must not make a loss of all a larger one.
     growth = [(bet * wins).clamp(min=-1).log1p().sum(dim=0) for bet in BETS]
-    stakes = torch.tensor(STAKES, dtype=torch.float64)
+    stakes = torch.tensor(STAKES, dtype=torch.float64, device='cpu')
     owned = (torch.stack(growth, dim=1) + stakes.log()).logsumexp(dim=1)
     return (-owned).exp().clamp(max=1).tolist()
 

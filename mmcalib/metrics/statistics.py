@@ -132,7 +132,9 @@ class CalibrationStatistics:
         if num_bins == self.num_bins and self.image_bins is not None:
             return self.image_bins.sum(dim=0)
         index = bin_index(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
-        return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
+        return torch.zeros(3, num_bins, dtype=torch.float64, device='cpu').index_add_(
+            1, index, self.narrow_bins
+        )
 
     def save(self, path: str | Path) -> None:
         """Write to an ``.npz`` file, making its folder."""

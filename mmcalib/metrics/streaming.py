@@ -197,7 +197,7 @@ class StreamingMetrics:
                 for column, values in zip(columns, table, strict=True):
                     column.append(values)
         if not columns[0]:
-            return torch.zeros(0, 3, self.num_bins), torch.zeros(0, 2)
+            return torch.zeros(0, 3, self.num_bins, device='cpu'), torch.zeros(0, 2, device='cpu')
         images, bins, sums = (torch.cat(column) for column in columns)
         if groups is None:
             index = images.unique(return_inverse=True)[1]

@@ -144,7 +144,7 @@ def predictions(
             if (place := place_of(number)) < len(loader.dataset):
                 options = dict(ignore_index=ignore_index, name=image.name)
                 logits, labels, predicted = read_logits(image.sample, image.logits, **options)
-                places, shown = torch.full((len(labels),), place), None
+                places, shown = torch.full((len(labels),), place, device='cpu'), None
                 if scores:  # of which metrics read the softmax
                     seg_logits = tensor_of(image.sample, 'seg_logits')
                     shown = read_logits(image.sample, seg_logits, **options)[0]

@@ -48,7 +48,9 @@ class AffineScaler(LogitScaler):
         if bias is None and 'shift' in tensors:
             raise UserError('the layer has no bias to absorb the shift of the classes')
         # An affine map is known by its values at 0 and at each input's weights.
-        shift = self.apply(torch.zeros(1, len(weight), dtype=torch.float64), **tensors)
+        shift = self.apply(
+            torch.zeros(1, len(weight), dtype=torch.float64, device='cpu'), **tensors
+        )
         scaled = self.apply(weight.double().flatten(1).T, **tensors) - shift
         folded = None if bias is None else self.apply(bias.double()[None], **tensors)[0]
         return scaled.T.reshape(weight.shape), folded
@@ -180,7 +182,10 @@ class VectorScaler(AffineScaler):
         self.intercept = intercept
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {'scale': torch.ones(num_logits), 'shift': torch.zeros(num_logits)}
+        return {
+            'scale': torch.ones(num_logits, device='cpu'),
+            'shift': torch.zeros(num_logits, device='cpu'),
+        }
 
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         # Which undoes itself; ONNX gets movedim(-1, 1) of maps of any size wrong.
@@ -234,7 +239,10 @@ class MatrixScaler(AffineScaler):
         self.intercept = intercept
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {'matrix': torch.eye(num_logits), 'shift': torch.zeros(num_logits)}
+        return {
+            'matrix': torch.eye(num_logits, device='cpu'),
+            'shift': torch.zeros(num_logits, device='cpu'),
+        }
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)

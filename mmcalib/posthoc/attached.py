@@ -54,7 +54,8 @@ class AttachedScaling(nn.Module):
     def take(self, scaler: LogitScaler) -> AttachedScaling:
         """Fill the buffers with what a scaler has learned, and return self."""
         about = {'method': scaler.method, 'num_logits': vars(scaler).get('num_logits_')}
-        self._fill({**scaler.tensors, 'about': torch.tensor(list(json.dumps(about).encode()))})
+        about_bytes = torch.tensor(list(json.dumps(about).encode()), device='cpu')
+        self._fill({**scaler.tensors, 'about': about_bytes})
         return self
 
     def forward(self, logits: Tensor) -> Tensor:

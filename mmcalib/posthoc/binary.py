@@ -27,7 +27,7 @@ class PlattScaler(LogitScaler):
     heads = ('sigmoid',)
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {'scale': torch.tensor(1.0), 'shift': torch.tensor(0.0)}
+        return {'scale': torch.tensor(1.0, device='cpu'), 'shift': torch.tensor(0.0, device='cpu')}
 
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         return like(log_odds(logits) * scale + shift, logits)
@@ -60,7 +60,7 @@ class BetaScaler(LogitScaler):
     bounds = {'rise': (0.0, float('inf')), 'fall': (0.0, float('inf'))}
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {name: torch.tensor(float(name != 'shift')) for name in self.learned}
+        return {name: torch.tensor(float(name != 'shift'), device='cpu') for name in self.learned}
 
     def apply(self, logits: Tensor, rise: Tensor, fall: Tensor, shift: Tensor) -> Tensor:
         odds = log_odds(logits)

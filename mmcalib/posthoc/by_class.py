@@ -57,7 +57,7 @@ class PredictedClassTemperatureScaler(LogitScaler):
         self.penalty = penalty
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {'beta': torch.ones(max(num_logits, 2))}
+        return {'beta': torch.ones(max(num_logits, 2), device='cpu')}
 
     def learn(self, temperature: float, beta: Tensor) -> dict[str, Tensor]:
         low, high = BOUNDS
@@ -144,8 +144,8 @@ class ClassConditionalScaler(LogitScaler):
         temperatures = PredictedClassTemperatureScaler()._fit(rows)['temperature'].tolist()
         size, predicted = len(temperatures), rows.predicted
         of_one = _PredictedAlike(**self.get_params())
-        matrix = torch.zeros(size, size, size, dtype=torch.float64)
-        shift = torch.zeros(size, size, dtype=torch.float64)
+        matrix = torch.zeros(size, size, size, dtype=torch.float64, device='cpu')
+        shift = torch.zeros(size, size, dtype=torch.float64, device='cpu')
         self.num_effective_ = 0.0
         for number, temperature in enumerate(temperatures):
             fitted, own = of_one.start(size), rows.only(predicted == number)
@@ -166,10 +166,13 @@ class _PredictedAlike(ClassConditionalScaler):
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         size = max(num_logits, 2)
-        return {'matrix': (1 - LEAST) * torch.eye(size), 'shift': torch.zeros(size)}
+        return {
+            'matrix': (1 - LEAST) * torch.eye(size, device='cpu'),
+            'shift': torch.zeros(size, device='cpu'),
+        }
 
     def learn(self, temperature: float, matrix: Tensor, shift: Tensor) -> dict[str, Tensor]:
-        matrix = (matrix + LEAST * torch.eye(len(shift)).to(matrix)) / temperature
+        matrix = (matrix + LEAST * torch.eye(len(shift), device='cpu').to(matrix)) / temperature
         return {'matrix': matrix, 'shift': shift}
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class LogitScaler(BaseEstimator):
 
     def _take(self, learned: Mapping[str, Any]) -> LogitScaler:
         for name, value in learned.items():
-            value = torch.as_tensor(value, dtype=torch.float64).cpu()
+            value = torch.as_tensor(value, dtype=torch.float64, device='cpu')
             setattr(self, f'{name}_', value if value.ndim else value.item())
         return self
 
@@ -256,7 +256,10 @@ class LogitScaler(BaseEstimator):
         """
         check_is_fitted(self, [f'{name}_' for name in self.learned])
         values = {name: getattr(self, f'{name}_') for name in self.learned}
-        return {name: torch.as_tensor(v, dtype=torch.float64) for name, v in values.items()}
+        return {
+            name: torch.as_tensor(v, dtype=torch.float64, device='cpu')
+            for name, v in values.items()
+        }
 
     @property
     def parameters(self) -> dict:

@@ -38,5 +38,5 @@ def distance_ranges(label: Tensor) -> Tensor:
     The i-th range ends with ``DISTANCES[i]``.
     """
     distance = boundary_distance(label)
-    ranges = torch.bucketize(distance, torch.tensor(DISTANCES, dtype=distance.dtype))
+    ranges = torch.bucketize(distance, torch.tensor(DISTANCES, dtype=distance.dtype, device='cpu'))
     return torch.where(distance < 0, len(DISTANCES), ranges).to(label.device)

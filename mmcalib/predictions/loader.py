@@ -189,7 +189,7 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
     if len(names) != count:
         raise UserError(f'groups must name the group of each of {count} images, got {len(names)}')
     known: dict[Hashable, int] = {}
-    return torch.tensor([known.setdefault(name, len(known)) for name in names])
+    return torch.tensor([known.setdefault(name, len(known)) for name in names], device='cpu')
 
 
 def check_order(loader: object) -> None:

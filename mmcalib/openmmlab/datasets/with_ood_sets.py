@@ -54,7 +54,7 @@ class WithOODSets(ConcatDataset):
         number, place = self._find(index)
         sample = self.datasets[number][place]
         if number:
-            sample['data_samples'].gt_label = torch.tensor([-number])
+            sample['data_samples'].gt_label = torch.tensor([-number], device='cpu')
         return sample
 
     def get_data_info(self, index: int) -> dict:

@@ -85,7 +85,8 @@ class NamingPipeline(Compose):
         self, pipeline: Compose, classes: int | None = None, ignored: Collection[int] = ()
     ) -> None:
         super().__init__(pipeline.transforms)
-        self.classes, self.ignored = classes, torch.tensor([*ignored], dtype=torch.long)
+        self.classes = classes
+        self.ignored = torch.tensor([*ignored], dtype=torch.long, device='cpu')
 
     def __call__(self, data: dict) -> dict | None:
         files = sample_files(data)

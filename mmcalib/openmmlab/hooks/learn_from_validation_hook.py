@@ -146,6 +146,6 @@ def edges_and_gaps(table: Tensor, num_bins: int) -> tuple[list[float], list[floa
     """
     count, correct, conf = equal_mass_bins(table, num_bins)
     mass = table[0].cumsum(0)
-    positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
+    positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64, device='cpu') / num_bins
     first = torch.searchsorted(mass, positions, right=True)
     return (table[2] / table[0])[first].tolist(), ((conf - correct) / count).tolist()

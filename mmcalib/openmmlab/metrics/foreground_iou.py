@@ -53,7 +53,7 @@ class ForegroundIoU(ListMetric):
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""
-        both, predicted, label = sum(results) if results else torch.zeros(3, 1)
+        both, predicted, label = sum(results) if results else torch.zeros(3, 1, device='cpu')
         union = predicted + label - both
         classes = union > 0
         classes[BACKGROUND] = False

@@ -131,7 +131,7 @@ class ImageScoreMetric(ListMetric):
                 csv.writer(file).writerow(['image', 'risk', *self.scores])
                 csv.writer(file).writerows([name, risk, *scores] for name, risk, scores in results)
         table = [[risk, *scores] for _, risk, scores in results]
-        rows = torch.tensor(table, dtype=torch.float64).view(-1, 1 + len(self.scores))
+        rows = torch.tensor(table, dtype=torch.float64, device='cpu').view(-1, 1 + len(self.scores))
         labelled = rows[~rows[:, 0].isnan()]
         if len(labelled) < len(rows) or not len(rows):
             count = f'{len(labelled)} of {len(rows)} images have a labelled pixel'

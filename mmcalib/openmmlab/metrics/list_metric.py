@@ -57,7 +57,7 @@ class ListMetric(BaseMetric):
         Raises:
             ValueError: If fewer were evaluated, or more than a sampler repeats.
         """
-        shares = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
+        shares = [int(count) for count in all_gather(torch.tensor(len(self.results), device='cpu'))]
         if not size <= sum(shares) < size + len(shares):
             self.results = []
             raise UserError(

@@ -108,7 +108,7 @@ class OODMetric(ListMetric):
             raise UserError(f'{name} has the label {-kind.max().item()}, and {known}')
         scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
         kind = kind if sets else kind.clamp(max=1)
-        kinds = (torch.arange(1 + max(len(sets), 1))[:, None] == kind).double()
+        kinds = (torch.arange(1 + max(len(sets), 1), device='cpu')[:, None] == kind).double()
         cells = {name: torch.cat([v.double()[None], kinds]) for name, v in scores.items()}
         return self.limited(Scored(cells))
 
@@ -119,7 +119,7 @@ class OODMetric(ListMetric):
             limit.take(result)
         groups, values = self._sets(), {}
         names = ['ID', *(groups or ('OOD',))]
-        nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64)
+        nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64, device='cpu')
         for score in self.scores:
             cells = torch.cat([nothing, *(x.cells[score].double() for x in results)], dim=1)
             seen, *unseen = sum_by_key(cells[0], cells[1:])[1]

@@ -80,7 +80,9 @@ class GlobalPoolingCNN(BaseModule):
             for line in file:
                 word, *numbers = line.split()
                 if word in rows:
-                    table[rows.pop(word)] = torch.tensor([float(number) for number in numbers])
+                    table[rows.pop(word)] = torch.tensor(
+                        [float(number) for number in numbers], device='cpu'
+                    )
         self.embedding.weight.data.copy_(table)
         print_log(f'{len(rows)} of {len(words)} words have no vector in {path}', logger='current')
 

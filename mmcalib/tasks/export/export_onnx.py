@@ -132,7 +132,7 @@ def _random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
     """Return pixels ``(1, C, H, W)`` whose normalised values are a normal distribution's."""
     channels = next((each.shape[1] for each in model.parameters() if each.ndim == 4), 3)
     prepare, generator = model.data_preprocessor, torch.Generator().manual_seed(0)
-    pixels = torch.randn(1, channels, *size, generator=generator)
+    pixels = torch.randn(1, channels, *size, generator=generator, device='cpu')
     if getattr(prepare, '_enable_normalize', False):
         pixels = pixels * prepare.std + prepare.mean
     return pixels

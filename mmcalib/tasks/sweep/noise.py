@@ -43,8 +43,10 @@ def may_be_best(
     Returns:
         None if there is neither kind of noise to go by.
     """
-    means = torch.tensor([sum(each) / len(each) for each in errors], dtype=torch.float64)
-    noise = torch.zeros(NUM_BOOTSTRAP, len(errors), dtype=torch.float64)
+    means = torch.tensor(
+        [sum(each) / len(each) for each in errors], dtype=torch.float64, device='cpu'
+    )
+    noise = torch.zeros(NUM_BOOTSTRAP, len(errors), dtype=torch.float64, device='cpu')
     degrees = sum(len(each) - 1 for each in errors)
     if tables is not None:
         noise += _noise_of_images(tables, seed)
@@ -81,9 +83,11 @@ def _noise_of_images(tables: Sequence[Sequence[Tensor]], seed: int) -> Tensor:
 def _noise_of_trainings(errors: Sequence[Sequence[float]], degrees: int, seed: int) -> Tensor:
     """Return how the mean errors of values vary with the seeds, ``(R, V)``."""
     squares = sum(variance(each) * (len(each) - 1) for each in errors if len(each) > 1)
-    counts = torch.tensor([len(each) for each in errors], dtype=torch.float64)
+    counts = torch.tensor([len(each) for each in errors], dtype=torch.float64, device='cpu')
     generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(NUM_BOOTSTRAP, len(errors), generator=generator, dtype=torch.float64)
+    normal = torch.randn(
+        NUM_BOOTSTRAP, len(errors), generator=generator, dtype=torch.float64, device='cpu'
+    )
     # A variance of few trainings is itself uncertain, as in Student's t.
     factors = widening(degrees + 1, NUM_BOOTSTRAP, seed)[:, None] * (degrees / (degrees + 1)) ** 0.5
     return factors * normal * (squares / degrees / counts).sqrt()
