@@ -34,6 +34,7 @@ def measure(
     In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the temperature;
     NaN of no predictions.
 
+    >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> {k: round(v, 3) for k, v in measure(probs, [0, 1, 1, 0], ['NLL', 'AURC']).items()}
     {'NLL': 0.747, 'AURC': 33.333}
@@ -141,6 +142,7 @@ def expected_calibration_error(probs: A = None, labels: A = None, **options: Any
     over bins of equal width, each (lo, hi]. NaN of no predictions. Options and errors are those of
     :func:`measure`.
 
+    >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
     25.0
@@ -159,6 +161,7 @@ def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any
     The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
     bins in proportion, so no order of the predictions changes the number.
 
+    >>> import numpy as np
     >>> conf, correct = np.array([0.6, 0.7, 0.8, 0.9]), np.array([False, True, False, True])
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0

@@ -41,7 +41,7 @@ class StreamingMetrics:
     >>> stream.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
     >>> stream.update(torch.tensor([[0.0, 3.0]]), torch.tensor([1]))
     >>> {name: round(value, 2) for name, value in stream.compute().items()}
-    {'accuracy': 66.67, 'ECE': 29.93}
+    {'accuracy': 66.67, 'ECE': 29.92}
 
     In a process group of ``torch.distributed``, :meth:`compute` adds up all ranks, and every rank
     has to call it. A ``DistributedSampler`` repeats some images to give all ranks as many; with

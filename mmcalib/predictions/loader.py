@@ -40,6 +40,11 @@ INPUTS = ('image', 'data')
 LOGITS = ('logits', 'out')
 # So many outputs in [0, 1] are hardly logits.
 FEW = 10
+RANDOM_SAMPLERS = (
+    torch.utils.data.RandomSampler,
+    torch.utils.data.SubsetRandomSampler,
+    torch.utils.data.WeightedRandomSampler,
+)
 # Returns the logits of what a model returns.
 Logits = Callable[[Any], Tensor]
 
@@ -195,8 +200,8 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
 def check_order(loader: object) -> None:
     """Refuse a loader that does not read its images in their order, so that no group is another's.
 
-    Its sampler, of whatever class, is asked for its indices, which have to ascend. A loader without
-    a sampler, such as a list of batches, is taken to be in order.
+    A random sampler is refused, whatever order it draws. Any other one is asked for its indices,
+    which have to ascend. A loader without a sampler, such as a list of batches, is in order.
 
     Raises:
         ValueError: If an index is not above the one before it, or the sampler can be read once.
@@ -209,8 +214,12 @@ def check_order(loader: object) -> None:
         sampler = getattr(batches, 'sampler', None)
     elif sampler is not None:
         batches = ([index] for index in sampler)
-    read_once = isinstance(sampler, Iterator)
-    if batches is None or not (read_once or _descends(batches)):
+    if batches is None:
+        return
+    # The order of two images drawn at random ascends every second time.
+    is_random = isinstance(sampler, RANDOM_SAMPLERS)
+    can_be_read_once = isinstance(sampler, Iterator)
+    if not (is_random or can_be_read_once or _descends(batches)):
         return
     raise UserError(
         'groups are in the order of the images, and the sampler of the loader has another '

@@ -135,7 +135,7 @@ def add_metrics(runner: Runner, args: argparse.Namespace) -> None:
         measured = {name for metric in ours for name in metric.metrics}
         missing = [name for name in MEASURED if name not in measured]
         ours[0].metrics += tuple(missing)
-        ours[0].wanted |= {metric_of(name).wanted for name in missing} - {None}
+        ours[0].required |= {metric_of(name).required for name in missing} - {None}
         ours[0].confidence_interval = ours[0].confidence_interval or 0.95
     if args.calibration and not any(isinstance(x, ReliabilityDiagramHook) for x in runner.hooks):
         runner.register_hook(ReliabilityDiagramHook(splits=['test']))

@@ -7,7 +7,7 @@ from images import write_voc
 from mmengine.evaluator import Evaluator
 from samples import segmented
 
-from mmcalib.metrics import CalibrationMetric, ForegroundIoU
+from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU
 
 FOREGROUND = [
     lambda: CalibrationMetric(protocol='foreground'),
