@@ -114,8 +114,7 @@ def main() -> None:
         status = 1
         if is_main_process():
             parser.report(
-                'no scaling improves on none by a standard error: use the checkpoint as it is; '
-                f'{args.out} was not written'
+                f'no scaling was chosen, so {args.out} was not written: use the model as it is'
             )
     leave_processes(status)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.calibration.choose import LEAST_GROUPS
+from mmcalib.calibration.choose import FEW_GROUPS, LEAST_GROUPS
 from mmcalib.calibration.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
 from mmcalib.calibration.effect import before_and_after, worse_figures
 from mmcalib.calibration.fit import data_sentences, fit_scaling
@@ -91,14 +91,18 @@ class Calibrated:
         return '\n'.join([*('  '.join(row).rstrip() for row in cells), *self._sentences()])
 
     def _sentences(self) -> Iterator[str]:
+        few = self.num_groups < LEAST_GROUPS
         compared = [f'{c["method"]} {c["nll"]:.4f}' for c in self.candidates if not c['problem']]
         if compared:
             yield f'Cross-validated NLL: {", ".join(compared)};'
-            yield 'the first within a standard error of the lowest is chosen.'
+            yield (
+                FEW_GROUPS if few else 'the first within a standard error of the lowest is chosen.'
+            )
         yield from data_sentences(self.information, self.unlabelled, self.before['accuracy'])
         of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
         if self.scaler is None:
-            yield f'No scaling improves on none by a standard error, of {of}.'
+            reason = 'is chosen' if few else 'improves on none by a standard error'
+            yield f'No scaling {reason}, of {of}.'
             return
         name = self.scaler.method
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
@@ -114,7 +118,7 @@ class Calibrated:
         yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
         if worse := worse_figures(self.before, self.after):
             yield f'Worse than before: {worse}.'
-        if self.num_groups < LEAST_GROUPS:
+        if few:
             yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
 
 
@@ -150,7 +154,8 @@ def calibrate(
             ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels ``(N, L)`` of 0 and 1 are several
             labels, which get a scaling each.
         method: A key of ``mmcalib.posthoc.SCALERS``; ``'auto'`` for the simplest within a standard
-            error of the best cross-validated likelihood; or a scaler with options.
+            error of the best cross-validated likelihood, below ten groups for a temperature if it
+            is above 1 by two standard errors; or a scaler with options.
         logits: Which part of the model's output the logits are; by default its ``logits``, its
             ``['out']``, or the output itself.
         groups: A name for each image, in the order of a loader whose sampler is sequential: images

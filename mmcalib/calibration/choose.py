@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -25,6 +26,31 @@ OF_PIXELS = ('class-temperatures', 'class-conditional')
 MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
 # Of these, and not of all images, a choice between methods is learnt.
 LEAST_GROUPS = 10
+# A temperature so many of its standard errors from 1 is not told from 1.
+INDISTINCT = 2.0
+FEW_GROUPS = (
+    'Of fewer than ten groups only a temperature is taken, and only if it is above 1 by two '
+    'standard errors: they do not tell which other scaling would hold on further ones.'
+)
+
+
+def helps_few_groups(temperature: float, standard_error: float) -> bool:
+    """Return whether a temperature of fewer than ten groups is better than none on other data.
+
+    It is if it lies above 1 by two standard errors. One below 1 is not taken: few groups differ
+    from others by more than their standard error tells, and to sharpen in vain costs more than to
+    leave what is under-confident.
+
+    8,100 fits to five runs of one simulated video: T ± 2 SE holds the best T of other videos in 20
+    to 57 % of them. To take no T below 1 lowers the mean NLL of other videos by 0 to 0.019 nats
+    where their best T is above 0.9, and raises it by 0 to 0.031 where that is 0.74 or 0.82.
+    """
+    return temperature > 1 and errors_from_one(temperature, standard_error) > INDISTINCT
+
+
+def errors_from_one(temperature: float, standard_error: float) -> float:
+    """Return how many standard errors a temperature is away from 1, of their logarithms."""
+    return abs(math.log(temperature)) * temperature / standard_error
 
 
 def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:

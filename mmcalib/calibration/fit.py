@@ -10,7 +10,13 @@ from math import isnan
 
 from torch import Tensor
 
-from mmcalib.calibration.choose import NONE, choose_method, methods_for
+from mmcalib.calibration.choose import (
+    LEAST_GROUPS,
+    NONE,
+    choose_method,
+    helps_few_groups,
+    methods_for,
+)
 from mmcalib.calibration.draw import DrawnPredictions
 from mmcalib.calibration.effect import predicted_of
 from mmcalib.calibration.folds import fit_folds, folds_of_groups
@@ -85,6 +91,8 @@ def fit_scaling(
     if scaler is None:
         methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
         chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
+        if groups < LEAST_GROUPS:
+            chosen = choose_temperature(drawn)
         if chosen == NONE:
             same = SCALERS['temperature'].from_parameters({'temperature': 1.0})
             return FittedScaling(None, [same], candidates=candidates, information=information)
@@ -100,6 +108,14 @@ def fit_scaling(
         fold_of = None
     errors = standard_errors(fitted, drawn)
     return FittedScaling(fitted, scalers, fold_of, candidates, errors, information)
+
+
+def choose_temperature(drawn: DrawnPredictions) -> str:
+    """Return ``'temperature'`` if it is chosen by fewer than ten groups, else ``'none'``."""
+    temperature = TemperatureScaler()
+    drawn.fit(temperature)
+    error = standard_errors(temperature, drawn).get('standard_error', float('inf'))
+    return 'temperature' if helps_few_groups(temperature.temperature_, error) else NONE
 
 
 def is_cheap(scaler: Scaler, drawn: DrawnPredictions) -> bool:

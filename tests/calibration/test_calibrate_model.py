@@ -231,6 +231,27 @@ def test_auto_chooses():
     assert none.scaler is None and none.before == none.after and 'No scaling improves' in str(none)
 
 
+@pytest.mark.parametrize('truth', [0.6, 1.0, 1.1, 1.5])
+def test_auto_few_groups_takes_what_the_temperature_s_standard_error_says(truth):
+    """And never sharpens, which few groups do not tell to hold on others."""
+    chosen = []
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        logits = 2 * torch.randn(200, 4, generator=generator)
+        labels = (logits / truth).softmax(dim=1).multinomial(1, generator=generator)[:, 0]
+        options = dict(groups=[f'video {row // 40}' for row in range(200)])
+        loader = loader_of(logits, labels)
+        found = mmcalib.calibrate(nn.Identity(), loader, method='auto', **options)
+        fixed = mmcalib.calibrate(nn.Identity(), loader, **options)
+        temperature = fixed.scaler.temperature_
+        errors = np.log(temperature) / (fixed.standard_error / temperature)
+        assert (found.scaler is not None) == (errors > 2)
+        assert 'only a temperature is taken' in str(found)
+        chosen.append(found.scaler is not None)
+    assert any(chosen) == (truth > 1)
+    assert all(chosen) == (truth == 1.5)
+
+
 @pytest.mark.parametrize(
     'method', ['temperature', 'ets', 'isotonic', 'class-temperatures', 'class-conditional']
 )

@@ -8,20 +8,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mmcalib.calibration.choose import FEW_GROUPS, INDISTINCT, LEAST_GROUPS, errors_from_one
 from mmcalib.calibration.effect import worse_figures
 from mmcalib.calibration.fit import data_sentences
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 
-# A temperature so many of its standard errors from 1 is not told from 1.
-INDISTINCT = 2.0
-# What the figures of a choice are for, with and without enough independent images.
+# What the figures of a choice are for, with enough independent images.
 OF_MANY = (
     'The choice is for images like these. On those of another place or camera class frequencies '
     'differ: measure there, or take --method temperature.'
-)
-OF_FEW = (
-    'Of so few groups only a temperature is compared: they do not tell which other method would '
-    'hold on further ones.'
 )
 
 
@@ -34,7 +29,7 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     """
     if calibration.get('candidates'):
         Console().print(candidates_table(calibration))
-        print(OF_FEW if len(calibration['candidates']) == 2 else OF_MANY)
+        print(FEW_GROUPS if calibration['groups'] < LEAST_GROUPS else OF_MANY)
     scaled = calibration['method'] != 'none'
     keys = {f'{PREFIX}{name}': name for name in calibration['fitted']['before']}
     table = Table('split', '', *map(metric_heading, keys))
@@ -101,6 +96,11 @@ def _data_sentences(calibration: Mapping) -> list[str]:
         sentences.append(
             'All images are of one group, so nothing tells how the scaling holds on others.'
         )
+    elif calibration['groups'] < LEAST_GROUPS:
+        sentences.append(
+            f'Few images or groups ({calibration["groups"]}) tell little of others, by more than '
+            'the standard error says: take more.'
+        )
     accuracy = calibration['fitted']['before']['accuracy']
     return [
         *sentences,
@@ -112,14 +112,14 @@ def no_gain(calibration: Mapping) -> list[str]:
     """Return the signs that a calibration is no gain: a temperature of 1, or worse figures."""
     found = []
     if calibration['method'] == 'temperature':
-        distance = abs(calibration['parameters']['temperature'] - 1)
+        temperature = calibration['parameters']['temperature']
         error = calibration.get('standard_error', 0.0)
-        if not distance:
+        if temperature == 1:
             found.append('No gain: a temperature of 1 changes nothing.')
-        elif distance <= INDISTINCT * error:
+        elif error > 0 and (distance := errors_from_one(temperature, error)) <= INDISTINCT:
             found.append(
                 'No gain expected: a temperature of 1, which changes nothing, is only '
-                f'{distance / error:.1f} standard errors away. The original may be as good.'
+                f'{distance:.1f} standard errors away. The original may be as good.'
             )
     for split, result in _measured(calibration):
         if worse := worse_figures(result['before'], result['after']):

@@ -57,7 +57,7 @@ def changed(**after):
         ),
         (dict(groups=1), ['nothing tells how the scaling holds on others']),
         (dict(limit=7), ['SMOKE RUN with --limit 7']),
-        (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.8')]),
+        (dict(parameters={'temperature': 0.97}), [NO_GAIN.format('0.7')]),
         (dict(parameters={'temperature': 1.06}), [NO_GAIN.format('1.5')]),
         (dict(parameters={'temperature': 0.9}), []),
         (dict(parameters={'temperature': 1.001}, standard_error=float('nan')), []),
