@@ -18,6 +18,13 @@ from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.options import check_choice, check_integer
+from mmcalib.predictions.arrays import (
+    Array,
+    check_class_axis,
+    is_one_hot,
+    mark_masked,
+    tensor_of,
+)
 from mmcalib.predictions.image_predictions import (
     ImagePredictions,
     concatenate,
@@ -100,8 +107,11 @@ class StreamingMetrics:
         # batch would cost 0.4 ms each.
         self._waiting: list[ImagePredictions] = []
         self._num_images = 0
+        self._class_axis_is_known = False
+        # Whether all of several labels so far are one-hot; None without any.
+        self._is_one_hot: bool | None = None
 
-    def update(self, logits: Tensor, labels: Tensor) -> None:
+    def update(self, logits: Array, labels: Array) -> None:
         """Add a batch.
 
         Args:
@@ -111,9 +121,20 @@ class StreamingMetrics:
                 beside logits ``(N, L)`` for L labels.
 
         Raises:
-            UserError: For NaN, shapes that do not fit, or labels out of range.
+            UserError: For NaN, shapes that do not fit, maps (N, L, L) whose class axis no batch
+                before has shown, or labels out of range.
         """
+        _, labels = mark_masked((), labels)
+        logits = tensor_of('logits', logits)
+        labels = tensor_of('labels', labels).to(logits.device)
+        if logits.ndim == 1:
+            logits = logits[:, None]
+        if logits.ndim > 2 and not self._class_axis_is_known:
+            check_class_axis(logits)
+            self._class_axis_is_known = True
         logits, labels = check_logits(logits, labels, self.ignore_index)
+        if labels.shape == logits.shape and labels.numel():
+            self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
         rank, world_size = rank_and_world_size()
         first = self._num_images * world_size + rank
@@ -154,10 +175,14 @@ class StreamingMetrics:
                 then over groups.
 
         Raises:
-            UserError: For a protocol of consecutive images on several ranks, or another number of
-                groups than of images.
+            UserError: For a protocol of consecutive images on several ranks, another number of
+                groups than of images, or labels that are all one-hot, which are of one class.
         """
-        if any(self.gather(bool(self._waiting))):
+        ranks = self.gather((bool(self._waiting), self._is_one_hot))
+        one_hot_by_rank = [one_hot for _, one_hot in ranks if one_hot is not None]
+        if one_hot_by_rank and all(one_hot_by_rank):
+            raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
+        if any(is_waiting for is_waiting, _ in ranks):
             return self._compute_by_label(groups)
         shares = self.gather(self._tally.sums())
         if len(shares) > 1 and self.protocol.group not in (None, 1):

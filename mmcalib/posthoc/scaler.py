@@ -22,7 +22,7 @@ from mmcalib import __version__
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 from mmcalib.predictions.arrays import (
-    axes_look_alike,
+    check_class_axis,
     labelled_rows,
     mark_masked,
     tensor_of,
@@ -357,12 +357,7 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = without_class_axis(logits, labels.long().to(logits.device))
-    if axes_look_alike(logits):  # A swap of them would be a wrong number without a word.
-        raise UserError(
-            f'nobody knows which axis of logits {tuple(logits.shape)} has the classes: give '
-            'logits[..., None] and labels[..., None] if it is the second one, or '
-            'logits.movedim(-1, 1)[..., None] if it is the last'
-        )
+    check_class_axis(logits)
     z, y = labelled_rows('logits', logits, labels, ignore_index)
     if z.is_inference():
         z = z.clone()  # autograd does not take tensors of inference mode

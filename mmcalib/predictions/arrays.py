@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.errors import UserError
 from mmcalib.options import check_ignore_index
 from mmcalib.predictions.image_predictions import (
     ImagePredictions,
@@ -206,6 +207,19 @@ def axes_look_alike(scores: Tensor) -> bool:
     Then no shape tells an axis of classes at the end from one in second place.
     """
     return scores.ndim > 2 and scores.shape[1] > 1 and len(set(scores.shape[1:])) == 1
+
+
+def check_class_axis(logits: Tensor) -> None:
+    """Raise a UserError for maps of which no shape tells where the classes are.
+
+    It prevents a wrong number: logits (N, L, K) with L = K would be read with swapped axes.
+    """
+    if axes_look_alike(logits):
+        raise UserError(
+            f'nobody knows which axis of logits {tuple(logits.shape)} has the classes: give '
+            'labels[..., None], with logits[..., None] if it is the second one, or with '
+            'logits.movedim(-1, 1)[..., None] if it is the last'
+        )
 
 
 def without_class_axis(scores: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from forked import on_ranks
@@ -61,6 +62,48 @@ def test_stream_several_labels_equal_measure():
     assert actual.keys() == expected.keys()
     for name, values in expected.items():
         assert actual[name] == pytest.approx(values, rel=1e-5), name
+
+
+def test_stream_reads_arrays_columns_and_masks_as_measure_does():
+    logits, labels = random_batches('rows')
+    masked = np.ma.array(labels.numpy(), mask=np.arange(len(labels)) % 3 == 0)
+    expected = mmcalib.measure(probabilities(logits), masked, EVERY[:5], ignore_index=255)
+    for values in (logits, logits.numpy()):
+        stream = StreamingMetrics(EVERY[:5], ignore_index=255)
+        stream.update(values, masked[:, None])
+        assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
+
+
+def test_stream_axes_of_one_size_are_not_guessed():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(6, (4, 6), generator=generator)
+    logits = 4 * nn.functional.one_hot(labels, 6) + torch.randn(4, 6, 6, generator=generator)
+    stream = StreamingMetrics('accuracy')
+    with pytest.raises(ValueError, match=r'movedim\(-1, 1\)\[\.\.\., None\]'):
+        stream.update(logits, labels)
+    stream.update(logits.movedim(-1, 1)[..., None], labels[..., None])
+    expected = 100 * (logits.argmax(-1) == labels).double().mean().item()
+    assert stream.compute() == pytest.approx(expected)
+    # A batch of another length has shown which axis has the classes.
+    stream.reset()
+    stream.update(torch.randn(2, 6, 9), torch.zeros(2, 9, dtype=torch.long))
+    stream.update(logits.movedim(-1, 1), labels)
+    assert stream.compute() > 0
+
+
+@pytest.mark.parametrize('per_label', [True, False])
+def test_stream_one_hot_labels_are_refused(per_label):
+    logits, labels = random_batches('rows')
+    one_hot = nn.functional.one_hot(labels % 5, 5)
+    stream = StreamingMetrics(['ECE'], per_label=per_label)
+    stream.update(logits[:50], one_hot[:50])
+    stream.update(logits[50:], one_hot[50:])
+    with pytest.raises(ValueError, match=r'one-hot.*argmax\(1\)'):
+        stream.compute()
+    two = one_hot[:1].clone()
+    two[:] = 1
+    stream.update(logits[:1], two)
+    assert stream.compute()
 
 
 def test_stream_one_name_is_a_number_and_nothing_is_nan():
