@@ -738,6 +738,20 @@ def test_auto_compares_by_groups(pattern, groups, digits, calibrate):
     assert ('matrix' in output) == (groups >= 10)
 
 
+def test_calibrate_groups_that_do_not_suit_are_said_with_their_pattern(digits, calibrate):
+    videos = dict(cfg=['val_dataloader.dataset.type=Videos'])
+    config = 'mmcalib::ce/digits.py'
+    _, output = calibrate(config, digits, '--groups', r'v(\d+_\d)', **videos)
+    assert r'72 groups of --groups v(\d+_\d) are alike' in ' '.join(output.split())
+    assert 'name these by --groups' not in output
+    one = ['--groups', 'v', '--overwrite']
+    error = calibrate(config, digits, '--method', 'auto', *one, code=2, **videos)
+    assert '--groups v finds the same in the paths of all 72 images' in error
+    assert 'Reading logits' not in error
+    content, output = calibrate(config, digits, *one, **videos)
+    assert of(content)['groups'] == 1 and 'All images are of one group' in output
+
+
 @pytest.mark.parametrize(('config', 'method'), [(DIGITS, 'temperature'), (SCENES, 'ets')])
 def test_two_processes_come_to_the_same(
     config, method, digits, scenes, calibrate, tmp_path, free_port
