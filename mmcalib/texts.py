@@ -23,5 +23,6 @@ def unlabelled_sentence(classes: Sequence[object]) -> str:
     shown = ', '.join(map(str, classes[:MOST_NAMES]))
     if len(classes) > MOST_NAMES:
         shown += f' and {len(classes) - MOST_NAMES} more'
-    kind = 'class' if len(classes) == 1 else 'classes'
-    return f'No label is of {kind} {shown}: the data say nothing about it.'
+    if len(classes) == 1:
+        return f'No label is of class {shown}: the data say nothing about it.'
+    return f'No label is of classes {shown}: the data say nothing about them.'

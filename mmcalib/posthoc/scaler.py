@@ -35,6 +35,8 @@ from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_finite, check_
 BOUNDS = (0.01, 100.0)
 # Standard errors by which the NLL must fall as 1/T leaves 0, where a temperature may be above 100.
 INFORMATIVE = 2.0
+# Fewer groups tell no two standard errors, or hardly.
+TELLING_GROUPS = 10
 # Of the logarithm of 1/T, in a search beyond the bounds.
 FARTHER = math.log(100)
 # So many logits of a sigmoid may lie in [0, 1] by chance.
@@ -430,10 +432,14 @@ def information(rows: Rows) -> float:
 
     with the sum :math:`S_g` of the slopes of a group's NLL in 1/T, at 1/T = 0. Logits that say
     nothing about the labels have about 0 ± 1; those of other classes than the labels' are negative.
+    G groups give at most the square root of G, so of fewer than ten each row counts for itself.
 
     Source: the score test with a robust variance, Boos, The American Statistician, 1992.
     """
-    sums = group_sums(rows.slopes(0.0), rows.groups)
+    sums = rows.slopes(0.0)
+    by_group = group_sums(sums, rows.groups)
+    if len(by_group) >= TELLING_GROUPS:
+        sums = by_group
     spread = sums.square().sum().sqrt().item()
     return -sums.sum().item() / spread if spread else 0.0
 

@@ -346,9 +346,9 @@ class TestTemperature:
                 found = torch.as_tensor(scaler.temperature_)
                 other = torch.as_tensor(fit(name, logits, labels).temperature_)
                 torch.testing.assert_close(found, factor * other, rtol=1e-4, atol=0)
-        assert fit('temperature', factor * logits, labels).temperature_ == pytest.approx(
-            factor * expected, rel=1e-6
-        )
+        for groups in (None, np.arange(400) // 200):
+            found = fit('temperature', factor * logits, labels, groups).temperature_
+            assert found == pytest.approx(factor * expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(('name', 'k'), CASES)

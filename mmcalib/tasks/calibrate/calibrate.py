@@ -352,13 +352,11 @@ def check_held_out(cfg: Config, loaders: dict[str, Iterable], args: argparse.Nam
             if loaders.pop('test', None) is not None:
                 print_log(SAME_DATA.format(seed=args.seed), 'current')
         else:
-            effect = (
-                'those of the test after the calibration are' if other == 'test' else 'they are'
-            )
+            effect = 'the model is surer of them than of others'
+            if other == 'test':
+                effect = 'the figures of the test after the calibration are too good'
             print_log(
-                f'{sentence}: leave them out of the fit, since figures of {effect} too good.',
-                'current',
-                logging.WARNING,
+                f'{sentence}, so {effect}: leave them out of the fit.', 'current', logging.WARNING
             )
     return shared
 
