@@ -15,8 +15,8 @@ import torch
 from commands import ROOT, call_here
 from drawings import statistics, table
 
+from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.counts import bin_of
 from mmcalib.runs.config import load_config
 from mmcalib.runs.record import read_json
 from mmcalib.tasks.sweep.jobs import environment, run_jobs
@@ -291,7 +291,7 @@ def leave_images(value, confidence, *, num_images=200, seed=''):
     correct = torch.arange(num_images) % 3 > 0
     conf = torch.full((num_images,), confidence, dtype=torch.float64)
     images = torch.zeros(num_images, 3, 10, dtype=torch.float64)
-    cell = bin_of(conf, 10)
+    cell = bin_index(conf, 10)
     rows = torch.arange(num_images)
     images[rows, 0, cell], images[rows, 1, cell], images[rows, 2, cell] = 1, correct.double(), conf
     folder = Path(f'work/margin={value}', seed)
@@ -363,7 +363,7 @@ def test_noise_of_a_sweep_holds_the_best_value_as_often_as_it_says():
             own = torch.rand(num_images, generator=generator)
             conf = 0.5 + 0.5 * torch.rand(num_images, generator=generator, dtype=torch.float64)
             correct = torch.where(own < 0.3, own / 0.3, shared) < conf - 0.1
-            cell = bin_of(conf, 15)
+            cell = bin_index(conf, 15)
             places = torch.arange(num_images)
             table = torch.zeros(num_images, 3, 15, dtype=torch.float64)
             table[places, 0, cell], table[places, 1, cell] = 1, correct.double()
