@@ -19,6 +19,14 @@ EXACT_LIMIT = 1_000_000
 DROPPED_BITS = 16  # of the float32 value of 1 - confidence
 BITS_OF_ONE = 0x3F80  # the bits that are kept of the float32 value 1
 IMAGES_PER_MERGE = 64
+# Equal confidences, such as those of equal votes for different classes, differ by what is rounded
+# in their logits, probabilities and sums: by less than so many steps of their type of float.
+TIE_STEPS = 8
+# Near ties are tied if they are at least a quarter of the pairs within 1,024 times that distance.
+# Of confidences that are all distinct they are one in 1,024.
+NEIGHBOURHOOD = 1024
+TIED_SHARE = 0.25
+NEARLY_ONE_STEPS = 2.0**-12  # below this 1 - confidence is known relative to itself
 CONDENSED_SIZE = 6144
 
 
@@ -35,6 +43,7 @@ class Counts:
             probability of each class (``'classes'``), of each predicted class (``'predicted'``),
             of each range of distance from a boundary (``'distance'``).
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
+        step: Relative rounding of the confidences, by their type of float.
         image: What only a single image has and what does not add up: ``log_bins`` ``(3, 98)``
             int32; ``classes`` ``(R,)``, those that are predicted, and ``class_log_bins``
             ``(R, 2, 98)`` int32 of each; ``objects`` ``(O, 5)``, see
@@ -46,6 +55,7 @@ class Counts:
     sums: Tensor
     strata: dict[str, Tensor] = field(default_factory=dict)
     nll_curve: Tensor | None = None
+    step: float = 2.0**-24
     image: dict[str, Tensor] = field(default_factory=dict)
 
     def __getstate__(self) -> dict:
@@ -66,6 +76,12 @@ class Counts:
         """The ``(3, C)`` table of the fine bins: count, correct, sum of confidences."""
         _, count, correct, sum_of_one_minus_conf = self.fine_bins
         return torch.stack([count, correct, count - sum_of_one_minus_conf])
+
+    def ranking_table(self) -> Tensor:
+        """Return the ``(3, C)`` table, in which confidences are tied that only rounding parts."""
+        if self.is_rounded:
+            return self.table
+        return replace(self, fine_bins=merge_near_ties(self.fine_bins, self.step)).table
 
     def condensed_table(self) -> Tensor:
         """Return the ``(3, C)`` table of at most some 6,000 fine bins."""
@@ -112,6 +128,7 @@ def count_outcomes(
         sums=torch.tensor([outcomes.nll.sum(), brier], dtype=torch.float64, device='cpu'),
         strata=strata_bins,
         nll_curve=outcomes.nll_curve,
+        step=torch.finfo(outcomes.conf.dtype).eps / 2,
     )
     if outcomes.ignored_conf is not None:
         counts.image['log_bins'] = log_bin_counts(
@@ -179,6 +196,7 @@ def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
         sums=sum(part.sums for part in parts),
         strata=strata,
         nll_curve=curve,
+        step=max(part.step for part in parts),
     )
 
 
@@ -186,6 +204,36 @@ def merge_ties(fine_bins: Tensor) -> Tensor:
     """Return fine bins of which those of one confidence are one, ascending in confidence."""
     negative, sums = sum_by_key(-fine_bins[0], fine_bins[1:])
     return torch.cat([-negative[None], sums])
+
+
+def merge_near_ties(fine_bins: Tensor, step: float) -> Tensor:
+    """Return fine bins of which those are one that rounding has parted.
+
+    If near ties are as frequent as of distinct confidences, none is merged.
+
+    Args:
+        fine_bins: ``(4, C)``, ascending in confidence, without ties.
+        step: Relative rounding of the confidences.
+    """
+    one_minus_conf = fine_bins[0]
+    width = torch.where(one_minus_conf > NEARLY_ONE_STEPS, 1.0, one_minus_conf)
+    width = TIE_STEPS * step * width
+    num_near = count_pairs_within(one_minus_conf, width)
+    num_neighbours = count_pairs_within(one_minus_conf, NEIGHBOURHOOD * width)
+    if not num_near or num_near < TIED_SHARE * num_neighbours:
+        return fine_bins
+    gap = one_minus_conf[:-1] - one_minus_conf[1:]
+    begins = torch.ones(len(one_minus_conf), dtype=torch.bool, device=gap.device)
+    begins[1:] = gap > width[:-1]
+    index = begins.cumsum(dim=0) - 1
+    sums = fine_bins.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, fine_bins[1:])
+    return torch.cat([one_minus_conf[begins][None], sums])
+
+
+def count_pairs_within(descending: Tensor, distance: Tensor) -> int:
+    """Return how many pairs of ``(C,)`` values lie within the distance of the larger one."""
+    last = torch.searchsorted(-descending, distance - descending, right=True)
+    return int((last - 1 - torch.arange(len(descending), device=last.device)).clamp(min=0).sum())
 
 
 def round_bins(fine_bins: Tensor) -> Tensor:

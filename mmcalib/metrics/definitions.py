@@ -60,7 +60,9 @@ def metric_of_bins(
 
 def metric_of_ranking(formula: Callable[..., Tensor], **options) -> Metric:
     """Return a metric of predictions in the order of their confidence."""
-    return Metric(lambda counts: formula(counts.table), required='one_minus_conf', **options)
+    return Metric(
+        lambda counts: formula(counts.ranking_table()), required='one_minus_conf', **options
+    )
 
 
 def metric_of_curve(formula: Callable[[Tensor, float], float], **options) -> Metric:
@@ -82,7 +84,9 @@ def mean_brier(bins: Tensor, sums: Tensor) -> Tensor:
 
 METRICS = {
     'ECE': metric_of_bins(errors.calibration_error),
-    'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
+    'AECE': Metric(
+        lambda counts: errors.adaptive_error(counts.ranking_table(), counts.bins.shape[1])
+    ),
     'ClasswiseECE': Metric(
         lambda counts: errors.classwise_error(counts.strata['classes']), required='class_bins'
     ),

@@ -1,0 +1,133 @@
+"""Confidences that are equal are tied, whatever the last bits of their sums, through every door."""
+
+import numpy as np
+import pytest
+import references
+import torch
+from samples import as_segmented
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mmcalib import evaluate, measure
+from mmcalib.metrics import counts
+from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
+
+NAMES = ['AUROC', 'AURC', 'AUGRC', 'FPR95', 'risk@coverage_0.5', 'coverage@risk_0.3', 'AECE']
+SIZE = (4, 8)
+
+
+def tied_probabilities(num_classes, confidences, n=640):
+    """Return float64 rows, labels that are right more often for high classes, and confidences."""
+    generator = torch.Generator().manual_seed(num_classes)
+    levels = torch.tensor(confidences, dtype=torch.float64)
+    conf = levels[torch.randint(len(levels), (n,), generator=generator)]
+    predicted = torch.randint(num_classes, (n, 1), generator=generator)
+    rest = 0.1 + torch.rand(n, num_classes, generator=generator, dtype=torch.float64)
+    rest.scatter_(1, predicted, 0)
+    probs = rest / rest.sum(1, keepdim=True) * (1 - conf[:, None])
+    probs.scatter_(1, predicted, conf[:, None])
+    chance = 0.2 + 0.7 * predicted[:, 0] / (num_classes - 1)
+    right = torch.rand(n, generator=generator) < chance
+    labels = torch.where(right, predicted[:, 0], (predicted[:, 0] + 1) % num_classes)
+    return probs, labels, conf, right
+
+
+def maps_of(rows, labels):
+    """Return rows as maps, and their labels."""
+    num_maps = len(rows) // (SIZE[0] * SIZE[1])
+    maps = rows.view(num_maps, *SIZE, -1).permute(0, 3, 1, 2).contiguous()
+    return maps, labels.view(num_maps, *SIZE)
+
+
+def evaluated(logits, labels):
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=7)
+    return evaluate(nn.Identity(), loader, NAMES, ignore_index=-1)
+
+
+def by_metric(samples):
+    metric = CalibrationMetric(NAMES, ignore_index=-1)
+    metric.process(None, samples)
+    values = metric.evaluate(len(samples))
+    return {name: values[f'calibration/{name}'] for name in NAMES}
+
+
+def through_the_metric(logits, labels):
+    maps = zip(*maps_of(logits, labels), strict=True)
+    return by_metric([as_segmented(z, z.argmax(0), y) for z, y in maps])
+
+
+def through_its_rows(logits, labels):
+    rows = zip(logits.softmax(1), labels, strict=True)
+    return by_metric([{'pred_score': p, 'gt_label': y[None]} for p, y in rows])
+
+
+DOORS = {
+    'measure': lambda logits, labels: measure(logits.exp(), labels, NAMES),
+    'measure, softmax': lambda logits, labels: measure(logits.softmax(1), labels, NAMES),
+    'evaluate': evaluated,
+    'evaluate, maps': lambda logits, labels: evaluated(*maps_of(logits, labels)),
+    'metric': through_its_rows,
+    'metric, maps': through_the_metric,
+}
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('confidences', [[0.6], [0.9, 0.8, 0.55], [1 - 2**-12], [1 - 1e-6]])
+@pytest.mark.parametrize('num_classes', [3, 100])
+@pytest.mark.parametrize('door', DOORS)
+def test_ranking_tied_confidences_equals_that_of_the_confidences(
+    door, num_classes, confidences, dtype
+):
+    probs, labels, conf, right = tied_probabilities(num_classes, confidences)
+    expected = measure(conf=conf, correct=right, metrics=NAMES)
+    if len(confidences) == 1:
+        assert expected['AUROC'] == 50
+    actual = DOORS[door](probs.log().to(dtype), labels)
+    assert actual == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize('door', DOORS)
+def test_ranking_smoothed_votes_equals_loop(door):
+    """Five votes for three classes, and one more for each."""
+    generator = np.random.default_rng(0)
+    votes = generator.multinomial(5, [0.5, 0.3, 0.2], 320)
+    probs = torch.from_numpy((votes + 1) / 8)
+    labels = torch.from_numpy(generator.integers(0, 3, 320))
+    conf = ((votes.max(1) + 1) / 8).tolist()
+    expected = references.failure_auroc(conf, (probs.argmax(1) == labels).tolist())
+    actual = DOORS[door](probs.log().float(), labels)['AUROC']
+    assert actual == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize('conf', [0.5, 0.75, 1 - 2**-12])
+def test_ranking_many_tied_at_an_edge_of_cells_is_chance(conf, monkeypatch):
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', 100)
+    probs, labels, _, _ = tied_probabilities(21, [conf])
+    for door in ('evaluate, maps', 'metric, maps'):
+        assert DOORS[door](probs.log().float(), labels)['AUROC'] == pytest.approx(50, abs=1e-6)
+
+
+def test_ranking_distinct_confidences_equals_loop():
+    """Neighbours of float32 are distinct where chance alone has brought them together."""
+    generator = np.random.default_rng(0)
+    conf = generator.uniform(0.5, 1, 400).astype('float32')
+    conf[0] = 0.75
+    conf[1] = np.nextafter(conf[0], np.float32(1))
+    correct = generator.random(400) < conf
+    correct[:2] = False, True
+    expected = references.failure_auroc(conf.tolist(), correct.tolist())
+    assert measure(conf=conf, correct=correct, metrics='AUROC') == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize('score', ['max_probability', 'energy', 'entropy'])
+def test_ood_metric_tied_scores_are_chance(score):
+    """Logits of one value each in another order, which is another one in distribution."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(100, generator=generator)
+    order = torch.rand(100, 20, 30, generator=generator).argsort(0)
+    maps = logits[order]
+    predicted = maps.argmax(0)
+    label = torch.where(predicted < 50, 0, 7)
+    metric = OODMetric((score,), ood_index=7)
+    metric.process(None, [as_segmented(maps, predicted, label)])
+    assert metric.evaluate(1)[f'ood/{score}/AUROC'] == pytest.approx(50, abs=1e-6)
