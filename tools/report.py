@@ -54,6 +54,7 @@ def main() -> None:
         parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
     # File: format; None is the terminal.
     wanted = {args.out: kind, **({args.html: 'html'} if args.html else {})}
+    check_outputs(parser, args)
     if args.figures and 'html' not in wanted.values():
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
@@ -74,6 +75,17 @@ def main() -> None:
             with whole_file(out) as path:
                 path.write_text(content + '\n', encoding='utf-8')
             print(f'Written to {out}', file=sys.stderr)
+
+
+def check_outputs(parser: ToolParser, args: argparse.Namespace) -> None:
+    """Refuse files that a report would destroy: records of tests, configs, checkpoints."""
+    from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
+
+    for out in filter(None, (args.out, args.html)):
+        if Path(out).name in (RESULTS, VALIDATION_RESULTS, SWEEP):
+            parser.error(f'{out} is the name of a record, which would be lost: name another file')
+    if args.html and Path(args.html).suffix not in ('.html', '.htm'):
+        parser.error(f'--html {args.html}: name a file that ends in .html')
 
 
 def content_of(

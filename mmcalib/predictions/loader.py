@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
+from mmcalib.options import check_ignore_index
 from mmcalib.predictions.arrays import (
     MASKED,
     axes_look_alike,
@@ -78,6 +79,8 @@ def reader(
     """
     if logits is not None and not callable(logits):
         raise TypeError(f'logits must be a function of the output, got {logits!r}')
+    if ignore_index is not None:
+        check_ignore_index(ignore_index)
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     tensors = itertools.chain(model.parameters(), model.buffers()) if modules else ()
@@ -443,19 +446,36 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
         if ignore_index is None:
             raise UserError('numpy masks some labels: set ignore_index, such as 255, for them')
         labels = labels.masked_fill(masked, ignore_index)
-    if labels.is_floating_point() and (labels != labels.round()).any():
-        raise UserError(f'labels must be whole numbers, got {labels.flatten()[:5].tolist()}')
+    if labels.is_floating_point():
+        fractions = labels[labels != labels.round()]  # NaN is among them
+        if len(fractions):
+            raise UserError(f'labels must be whole numbers, got {fractions[:5].tolist()}')
     labels = labels.long()
     counted = labels if ignore_index is None else labels[labels != ignore_index]
     check_class_labels(counted, 2 if several else max(logits.shape[1], 2), ignore_index)
     check_finite(logits, 'the output of the model')
-    above = not several and logits.shape[1] > 1 and logits.numel() and logits.amin() >= 0
-    if above and ((logits.sum(dim=1) - 1).abs() < 1e-3).all():
-        raise UserError(
-            'the model returns probabilities, which sum to 1, where logits are wanted: leave '
-            'its softmax out, or give logits=lambda output: output.clamp(min=1e-38).log()'
-        )
+    if not several and logits.shape[1] > 1:
+        _check_no_probabilities(logits)
     return logits, labels
+
+
+def _check_no_probabilities(logits: Tensor) -> None:
+    """Raise a UserError for scores ``(N, K, *)`` that are probabilities, or percentages.
+
+    It prevents a wrong number: a softmax over them is nearly uniform. Rounded ones count if there
+    are many.
+    """
+    if not logits.numel() or logits.amin() < 0:
+        return
+    sums = logits.sum(dim=1)
+    tolerance = 2e-2 if sums.numel() >= FEW else 1e-3
+    for total, scale in ((1, ''), (100, ' / 100')):
+        if ((sums / total - 1).abs() < tolerance).all():
+            raise UserError(
+                f'the model returns probabilities, which sum to {total}, where logits are wanted: '
+                'leave its softmax out, or give their logarithm, as '
+                f'logits=lambda output: (output{scale}).clamp(min=1e-38).log() of a loader'
+            )
 
 
 def _misfit_remedy(logits: Tensor, labels: Tensor) -> str:
@@ -464,8 +484,8 @@ def _misfit_remedy(logits: Tensor, labels: Tensor) -> str:
         return 'give batches, as of a DataLoader'
     if logits.ndim > 2 and labels.shape == logits.shape[:-1]:
         return (
-            'the classes are the second axis: give '
-            'logits=lambda output: output.logits.movedim(-1, 1)'
+            'the classes are the second axis: give logits=lambda output: output.movedim(-1, 1), or '
+            'output.logits.movedim(-1, 1) of an output that has them'
         )
     if remedy := misfit_remedy(logits, labels, 'logits'):
         return remedy

@@ -388,3 +388,39 @@ def test_functions_of_arrays_and_texts_are_read():
     assert lengths == 50
     arrays = lambda x: torch.from_numpy(x[:, :2])  # noqa: E731
     assert mmcalib.evaluate(arrays, [(IMAGES.numpy(), CLASSES)], 'accuracy') == 50
+
+
+def percentages(logits):
+    return 100 * logits.softmax(dim=1)
+
+
+def rounded_probabilities(logits):
+    return (100 * logits.softmax(dim=1)).round() / 100
+
+
+@pytest.mark.parametrize('output', [percentages, rounded_probabilities])
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_model_returns_percentages_or_rounded_probabilities_raises(function, output):
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(40, 5)
+    labels = (logits + 3 * torch.randn(40, 5)).argmax(dim=1)
+
+    class Network(nn.Module):
+        def forward(self, inputs):
+            return output(inputs)
+
+    with pytest.raises(ValueError, match='probabilities, which sum to'):
+        function(Network(), [(logits, labels)])
+
+
+def test_evaluate_ignore_index_that_is_no_integer_raises():
+    with pytest.raises(TypeError, match="ignore_index must be an integer, got '255'"):
+        mmcalib.evaluate(
+            nn.Identity(), [(torch.randn(2, 3), torch.ones(2).long())], ignore_index='255'
+        )
+
+
+def test_evaluate_label_that_is_nan_is_named():
+    labels = torch.tensor([1.0, 2.0, 0.0, 1.0, 2.0, float('nan')])
+    with pytest.raises(ValueError, match=r'whole numbers, got \[nan\]'):
+        mmcalib.evaluate(nn.Identity(), [(torch.randn(6, 3), labels)])
