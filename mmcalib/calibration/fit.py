@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
 
+import torch
 from torch import Tensor
 
 from mmcalib.calibration.choose import (
@@ -31,6 +32,8 @@ Scaler = LogitScaler | ScalerPerLabel
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
+# So many predictions of one class as another are hardly so by chance.
+CLEAR_COUNT = 5
 # Predictions times logits, or times their square of a matrix: 30 s a fit at most on one core.
 CHEAP = 1e8
 
@@ -134,8 +137,8 @@ def check_determined(drawn: DrawnPredictions, information: float | None, *, pixe
         pixels: Whether they are pixels.
 
     Raises:
-        ValueError: If all labels are of one class, no prediction is wrong, or the logits say less
-            about the labels than equal ones.
+        ValueError: If all labels are of one class, no prediction is wrong, the logits say less
+            about the labels than equal ones, or classes are exchanged.
     """
     valid = drawn.labels >= 0
     labels = drawn.labels[valid]
@@ -144,7 +147,8 @@ def check_determined(drawn: DrawnPredictions, information: float | None, *, pixe
         if pixels:
             remedy += '; if masks have 0 and 255, which is left out, write 1 in its place'
         raise UserError(f'all labels are {int(labels[0])}: {remedy}')
-    wrong = predicted_of(drawn.logits, drawn.labels)[valid] != labels
+    predicted = predicted_of(drawn.logits, drawn.labels)[valid]
+    wrong = predicted != labels
     if not wrong.any():
         raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
     if information is not None and information <= 0:
@@ -153,6 +157,40 @@ def check_determined(drawn: DrawnPredictions, information: float | None, *, pixe
             f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
             f'{SAME_ORDER}'
         )
+    if information is not None:
+        exchanged = exchanged_classes(predicted, labels)
+        if exchanged:
+            shown = ', '.join(f'{true} as {other}' for true, other in exchanged.items())
+            raise UserError(
+                f'most labels of these classes are predicted as another: {shown}: {SAME_ORDER}'
+            )
+
+
+def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
+    """Return the classes that are predicted as one another in a circle, as two that are exchanged.
+
+    Each is predicted as the next one more than half of the time. A model does not learn that, but
+    labels in another order show it.
+
+    Args:
+        predicted: ``(M,)`` predicted classes.
+        labels: ``(M,)`` true classes.
+    """
+    size = int(max(predicted.max(), labels.max())) + 1
+    counts = torch.bincount(labels * size + predicted, minlength=size * size).view(size, size)
+    most, likeliest = counts.max(dim=1)
+    is_clear = (2 * most > counts.sum(dim=1)) & (most >= CLEAR_COUNT)
+    following = {k: int(likeliest[k]) for k in is_clear.nonzero()[:, 0].tolist()}
+    exchanged = {}
+    for start in following:
+        place = following[start]
+        path = [start]
+        while place in following and place not in path:
+            path.append(place)
+            place = following[place]
+        if place == start and len(path) > 1:
+            exchanged[start] = following[start]
+    return exchanged
 
 
 def data_sentences(

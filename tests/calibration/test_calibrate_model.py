@@ -856,3 +856,15 @@ def test_an_attached_calibration_is_copied_pickled_and_replicated():
         assert not torch.allclose(other(inputs), expected)
         assert list(inspect.signature(other.forward).parameters) == ['x']
     torch.testing.assert_close(model(inputs), expected)
+
+
+@pytest.mark.parametrize('order', [[1, 0, 2, 3, 4], [0, 2, 3, 1, 4]])
+def test_calibrate_some_classes_in_another_order_raises(order):
+    torch.manual_seed(0)
+    logits = 4 * torch.randn(400, 5)
+    labels = (logits + 3 * torch.randn(400, 5)).argmax(dim=1)
+    model = torch.nn.Linear(5, 5, bias=False)
+    model.weight.data = torch.eye(5)
+    mmcalib.calibrate(model, [(logits, labels)])
+    with pytest.raises(ValueError, match=r'predicted as another.*in the same order'):
+        mmcalib.calibrate(model, [(logits, torch.tensor(order)[labels])])
