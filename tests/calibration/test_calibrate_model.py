@@ -794,17 +794,17 @@ class Masked(Net):
 
 METHODS = ['temperature', 'vector', 'matrix', 'ets', 'isotonic', 'class-temperatures']
 METHODS += ['class-conditional', 'several labels']
-ATTACHED = [('by place', method) for method in METHODS]
-ATTACHED += [('by name', 'ets'), ('keyword', 'ets')]
+ATTACHED = []
+for attached_shape in ((), (6, 7)):
+    ATTACHED += [('by place', method, attached_shape) for method in METHODS]
+    ATTACHED += [('by name', 'ets', attached_shape), ('keyword', 'ets', attached_shape)]
+ATTACHED.remove(('by place', 'several labels', (6, 7)))  # Labels are of images.
 
 
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('shape', [(), (6, 7)])
-@pytest.mark.parametrize(('way', 'method'), ATTACHED)
+@pytest.mark.parametrize(('way', 'method', 'shape'), ATTACHED)
 def test_an_attached_calibration_exports_with_the_dynamic_shapes_of_its_model(way, method, shape):
     several = method == 'several labels'
-    if several and shape:
-        pytest.skip('labels are of images')
     net, inputs, labels = data(shape, n=240, sigmoids=several)
     scaler = 'isotonic' if several else method
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method=scaler)
