@@ -20,8 +20,9 @@ DROPPED_BITS = 16  # of the float32 value of 1 - confidence
 BITS_OF_ONE = 0x3F80  # the bits that are kept of the float32 value 1
 IMAGES_PER_MERGE = 64
 # Equal confidences, such as those of equal votes for different classes, differ by what is rounded
-# in their logits, probabilities and sums: by less than so many steps of their type of float.
-TIE_STEPS = 8
+# in their logits, probabilities and sums: by less than so many steps of their type of float, of
+# which a softmax of 1,000 classes takes 30.
+TIE_STEPS = 32
 # Near ties are tied if they are at least a quarter of the pairs within 1,024 times that distance.
 # Of confidences that are all distinct they are one in 1,024.
 NEIGHBOURHOOD = 1024
@@ -215,25 +216,38 @@ def merge_near_ties(fine_bins: Tensor, step: float) -> Tensor:
         fine_bins: ``(4, C)``, ascending in confidence, without ties.
         step: Relative rounding of the confidences.
     """
-    one_minus_conf = fine_bins[0]
-    width = torch.where(one_minus_conf > NEARLY_ONE_STEPS, 1.0, one_minus_conf)
-    width = TIE_STEPS * step * width
-    num_near = count_pairs_within(one_minus_conf, width)
-    num_neighbours = count_pairs_within(one_minus_conf, NEIGHBOURHOOD * width)
+    one_minus_conf, count, _, _ = fine_bins
+    # A sum of the other classes may be tied with a difference from 1, which is less exact.
+    is_difference = one_minus_conf > NEARLY_ONE_STEPS - TIE_STEPS * step
+    width = TIE_STEPS * step * torch.where(is_difference, 1.0, one_minus_conf)
+    num_near = count_pairs_within(one_minus_conf, count, width)
+    num_neighbours = count_pairs_within(one_minus_conf, count, NEIGHBOURHOOD * width)
     if not num_near or num_near < TIED_SHARE * num_neighbours:
         return fine_bins
     gap = one_minus_conf[:-1] - one_minus_conf[1:]
     begins = torch.ones(len(one_minus_conf), dtype=torch.bool, device=gap.device)
     begins[1:] = gap > width[:-1]
+    # A long chain of near ties is cut into parts that are as wide as a tie.
+    first = begins.nonzero()[:, 0][begins.cumsum(dim=0) - 1]
+    distance = one_minus_conf[first] - one_minus_conf
+    part = torch.where(distance > 0, distance / width[first], 0.0).floor()
+    begins[1:] |= part.diff() > 0
     index = begins.cumsum(dim=0) - 1
     sums = fine_bins.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, fine_bins[1:])
     return torch.cat([one_minus_conf[begins][None], sums])
 
 
-def count_pairs_within(descending: Tensor, distance: Tensor) -> int:
-    """Return how many pairs of ``(C,)`` values lie within the distance of the larger one."""
-    last = torch.searchsorted(-descending, distance - descending, right=True)
-    return int((last - 1 - torch.arange(len(descending), device=last.device)).clamp(min=0).sum())
+def count_pairs_within(descending: Tensor, count: Tensor, distance: Tensor) -> float:
+    """Return how many pairs of predictions differ by at most the distance of the larger value.
+
+    Args:
+        descending: ``(C,)`` values, all different.
+        count: ``(C,)`` number of predictions of each value.
+        distance: ``(C,)``.
+    """
+    end = torch.searchsorted(-descending, distance - descending, right=True)
+    total = torch.nn.functional.pad(count.cumsum(dim=0), (1, 0))
+    return (count * (total[end] - total[1:]).clamp(min=0)).sum().item()
 
 
 def round_bins(fine_bins: Tensor) -> Tensor:

@@ -99,6 +99,44 @@ def test_ranking_smoothed_votes_equals_loop(door):
     assert actual == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize('door', ['evaluate, maps', 'metric, maps'])
+def test_ranking_many_smoothed_votes_equals_loop(door, monkeypatch):
+    """An eighth of the votes is an edge of the fine bins that many predictions share."""
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', 100)
+    test_ranking_smoothed_votes_equals_loop(door)
+
+
+@pytest.mark.parametrize('n', [300, 4000])
+@pytest.mark.parametrize('num_classes', [3, 1000])
+def test_ranking_ties_beside_distinct_confidences_equals_that_of_the_confidences(num_classes, n):
+    """Half of the confidences are one, and half are as a network has them."""
+    generator = torch.Generator().manual_seed(n)
+    probs, _, tied, _ = tied_probabilities(num_classes, [0.9], n)
+    distinct = 3 * torch.randn(n, num_classes, generator=generator)
+    logits = torch.cat([probs.log().float(), distinct])
+    predicted = logits.argmax(1)
+    right = torch.rand(2 * n, generator=generator) < 0.2 + 0.7 * predicted / (num_classes - 1)
+    labels = torch.where(right, predicted, (predicted + 1) % num_classes)
+    conf = torch.cat([tied, distinct.double().softmax(1).amax(1)])
+    expected = measure(conf=conf, correct=right, metrics='AUROC')
+    actual = measure(logits.softmax(1), labels, 'AUROC')
+    assert actual == pytest.approx(expected, abs=1e-3)
+
+
+def test_ranking_ties_beside_a_dense_row_keeps_the_order_of_the_row():
+    """Each of 4,000 confidences is next to the one before, so rounding may part any two of them."""
+    generator = np.random.default_rng(0)
+    dense = 0.999 + np.arange(4000) * 2.0**-24
+    conf = np.concatenate([np.full(6000, 0.6), dense])
+    right = generator.random(10_000) < np.concatenate([np.full(6000, 0.5), np.linspace(0, 1, 4000)])
+    expected = measure(conf=conf, correct=right, metrics='AUROC')
+    parted = conf.astype('float32')
+    parted[:6000:2] += np.float32(1e-7)
+    parted[:6000] = np.where(right[:6000], parted[:6000].max(), parted[:6000].min())
+    actual = measure(conf=parted, correct=right, metrics='AUROC')
+    assert actual == pytest.approx(expected, abs=0.02)
+
+
 @pytest.mark.parametrize('conf', [0.5, 0.75, 1 - 2**-12])
 def test_ranking_many_tied_at_an_edge_of_cells_is_chance(conf, monkeypatch):
     monkeypatch.setattr(counts, 'EXACT_LIMIT', 100)
