@@ -222,8 +222,10 @@ def _calibrated(
     groups = int(drawn.images.max()) + 1
     measured = before_and_after([rows], fit.scalers, fit.fold_of, num_groups=groups)
     found = Calibrated(model, **measured, num_groups=groups, scaler=fit.scaler)
-    found.information, found.unlabelled = fit.information, drawn.unlabelled or []
-    found.candidates, found.standard_error = fit.candidates, fit.errors.get('standard_error')
+    found.information = fit.information
+    found.unlabelled = drawn.unlabelled or []
+    found.candidates = fit.candidates
+    found.standard_error = fit.errors.get('standard_error')
     if found.scaler is None:
         return found
 
@@ -232,7 +234,8 @@ def _calibrated(
             return list(predict(batch)[0])
 
     placement = place(model, found.scaler, kept, run, sigmoids=several)
-    found.folded_into, found.attached = placement.layers, placement.reason
+    found.folded_into = placement.layers
+    found.attached = placement.reason
     found.difference = placement.difference
     if found.attached:
         found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
@@ -284,8 +287,8 @@ def uncalibrated(model: nn.Module) -> nn.Module:
         raise TypeError(f'model must be a torch.nn.Module, got {type(model).__name__}')
     earlier = getattr(model, 'calibrated_by', None)
     if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
-        earlier = f' (by {earlier})' * bool(earlier)
-        raise UserError(f'the model is calibrated already{earlier}: give the original')
+        by = f' (by {earlier})' if earlier else ''
+        raise UserError(f'the model is calibrated already{by}: give the original')
     return getattr(model, '_orig_mod', model)  # whose layers run
 
 
