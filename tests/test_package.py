@@ -17,9 +17,9 @@ import mmcalib
 ROOT = Path(__file__).resolve().parents[1]
 TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
 # What `pip install mmcalib` alone does not bring.
-EXTRAS = (*TOOLBOXES, 'mmengine', 'torchvision', 'cv2', 'tabulate')
+EXTRAS = (*TOOLBOXES, 'mmengine', 'torchvision', 'cv2')
 OPTIONAL = (
-    *(*TOOLBOXES, 'torchvision', 'tabulate', 'joblib', 'sklearn', 'scipy', 'imagecorruptions'),
+    *(*TOOLBOXES, 'torchvision', 'joblib', 'sklearn', 'scipy', 'imagecorruptions'),
     *('timm', 'onnx', 'onnxruntime', 'tensorboard'),
 )
 # .ci/bare runs it where nothing else is installed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mmcalib.metrics import calibration_errors as errors
-from mmcalib.texts import printable
+from mmcalib.tables import TextTable
 
 
 def stratum_figures(table: Tensor) -> dict[str, list[float]]:
@@ -38,13 +38,10 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
         names: S of them.
         heading: Of the names.
     """
-    from tabulate import tabulate  # comes with the tools
-
     figures = stratum_figures(table)
     rows = [
-        [printable(name), *(f'{value:.2f}' for value in row), f'{count:,}']
+        [name, *(f'{value:.2f}' for value in row), f'{count:,}']
         for name, *row, count in zip(names, *figures.values(), strict=True)
     ]
     headings = [heading, 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count']
-    align = ('left', *['right'] * 4)
-    return tabulate(rows, headings, 'outline', colalign=align, disable_numparse=True)
+    return TextTable(headings, rows).write()

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-
-from tabulate import tabulate
 
 from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
 from mmcalib.reports import shifted
 from mmcalib.reports.runs import Run
 from mmcalib.reports.tables import Row, Table
+from mmcalib.tables import TextTable, escape_markdown
 from mmcalib.texts import printable
 
 NOTHING = '–'
-LABEL_WIDTH = 60  # longer names of rows take several lines
-KINDS = {'text': 'simple', 'markdown': 'pipe', 'html': 'html', 'latex': 'latex_booktabs'}
 # Of each kind: before a title, after it, before a note.
 MARKS = {'text': ('', '\n', ''), 'markdown': ('### ', '\n\n', '- '), 'latex': ('% ', '\n\n', '% ')}
-
-
-def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = 'text') -> str:
-    """Return a table, its first column to the left and the others to the right.
-
-    Args:
-        headings: Of the columns.
-        rows: Texts, one for each column; names of users among them have a line each.
-        kind: One of :data:`KINDS`.
-    """
-    headings, *rows = [[printable(str(cell)) for cell in row] for row in (headings, *rows)]
-    if kind == 'markdown':
-        headings, *rows = [[*map(in_markdown, row)] for row in (headings, *rows)]
-    return tabulate(
-        rows,
-        headings,
-        tablefmt=KINDS[kind],
-        disable_numparse=True,
-        colalign=('left', *['right'] * (len(headings) - 1)),
-        maxcolwidths=[LABEL_WIDTH] if kind == 'text' else None,
-    )
 
 
 def mean_and_deviation(values: Sequence[float], key: str) -> str:
@@ -65,12 +39,6 @@ def mean_and_deviation(values: Sequence[float], key: str) -> str:
     return f'{mean} ± {number_text(statistics.stdev(values), key)}'
 
 
-def in_markdown(text: str) -> str:
-    """Return a text as Markdown shows it: names of runs and losses are no markup."""
-    text = html.escape(text, quote=False).replace('|', '&#124;')
-    return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
-
-
 def runs_text(table: Table, kind: str = 'text') -> str:
     """Return the rows of a table, with the paper's figures behind ours where a row has them."""
     paper = {key for row in table.rows for key in row.paper}
@@ -82,7 +50,7 @@ def runs_text(table: Table, kind: str = 'text') -> str:
             cells.append(_cell(row, key))
             if key in paper:
                 cells.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
-    return table_text(headings, rows, kind)
+    return TextTable(headings, rows).write(kind)
 
 
 def _cell(row: Row, key: str) -> str:
@@ -104,7 +72,7 @@ def report(tables: Sequence[Table], others: Sequence[str], kind: str = 'text') -
     parts = []
 
     def mark(text: str) -> str:
-        return in_markdown(printable(text)) if kind == 'markdown' else printable(text)
+        return escape_markdown(printable(text)) if kind == 'markdown' else printable(text)
 
     for table in tables:
         notes = '\n'.join(f'{item}{mark(note)}' for note in table.notes)
@@ -160,5 +128,6 @@ def robustness_table(runs: Sequence[Run]) -> str:
         ]
         seed, path = run.record.seed, run.record.model['members'][0]['checkpoint']
         title = ', '.join([run.label, *([] if seed is None else [f'seed {seed}']), Path(path).name])
-        parts.append(f'{title}\n{table_text(["", *map(metric_heading, keys)], rows)}')
+        table = TextTable(['', *map(metric_heading, keys)], rows)
+        parts.append(f'{title}\n{table.write()}')
     return '\n\n'.join(parts)

@@ -16,9 +16,10 @@ from rich.progress import track
 
 from mmcalib import __version__
 from mmcalib.reports import figures
-from mmcalib.reports.formats import runs_text, table_text
+from mmcalib.reports.formats import runs_text
 from mmcalib.reports.runs import Run, sweep_of
 from mmcalib.reports.tables import Row, Table
+from mmcalib.tables import TextTable
 from mmcalib.visualization.style import save_figure
 
 DPI = 110
@@ -146,7 +147,7 @@ def _of_classes(measured: Mapping) -> str:
     cells = [['nan' if v is None else f'{v:.2f}' for v in column] for column in columns]
     counts = [f'{count:,}' for count in measured['count']]
     rows = zip(measured['classes'], *cells, counts, strict=True)
-    return table_text(OF_CLASSES, [*rows], 'html')
+    return TextTable(OF_CLASSES, [*rows]).write('html')
 
 
 def _first_of_each(kind: str, rows: Mapping[str, Mapping], notes: list[str]) -> dict:

@@ -51,6 +51,7 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, is_ensemble, model_label, paths_of
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
+from mmcalib.tables import TextTable
 from mmcalib.texts import unlabelled_sentence
 
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
@@ -310,9 +311,8 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
     rows = list(rows.values())
     if not rows:
         return [_heading(record), NO_VALUES]
-    names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
-    rows = [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
-    return [_heading(record), *rows]
+    table = TextTable(headings=(), rows=rows, alignment='lrl')
+    return [_heading(record), *table.write().splitlines()]
 
 
 def measuring_command(config: str, record: Record) -> str:

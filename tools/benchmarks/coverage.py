@@ -39,7 +39,7 @@ from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds, shares_above
-from mmcalib.reports.formats import table_text
+from mmcalib.tables import TextTable
 
 BINS, PER_BIN = 15, 4
 CONF = (np.arange(BINS * PER_BIN) + 0.5) / (BINS * PER_BIN)
@@ -273,7 +273,7 @@ def thresholds(args):
 
 def print_table(headings, rows):
     if rows:
-        print(f'\n{table_text(headings, rows, "markdown")}', flush=True)
+        print(f'\n{TextTable(headings, rows).write("markdown")}', flush=True)
 
 
 def main():

@@ -25,10 +25,10 @@ from mmcalib.metrics import image_risks, measure
 from mmcalib.openmmlab.runner_source import predictions
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.scaler import with_other_class
-from mmcalib.reports.formats import table_text
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.model import build
+from mmcalib.tables import TextTable
 
 FIGURES = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
 
@@ -95,7 +95,8 @@ def main():
             rows.append({'label': label, 'runs': [{'metrics': found}], 'seconds': seconds})
             cells.append([method, *(f'{v:.4f}' for v in found.values()), f'{seconds:.3f}'])
         headings = [key.split('/')[-1] for key in found]
-        print(f'\n{table_text([name, *headings, "seconds"], cells, "markdown")}', flush=True)
+        table = TextTable([name, *headings, 'seconds'], cells)
+        print(f'\n{table.write("markdown")}', flush=True)
         tables[name] = {'name': name, 'rows': rows}
         if args.out:
             text = json.dumps([*tables.values()], indent=1, ensure_ascii=False)

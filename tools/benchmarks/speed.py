@@ -36,9 +36,9 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics.definitions import NAMES
 from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.reports.formats import table_text
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import build, members_of, set_model
+from mmcalib.tables import TextTable
 
 
 def seconds_of(contenders, args):
@@ -81,7 +81,7 @@ def ratios(values, names):
 
 
 def print_table(headings, rows):
-    print(f'\n{table_text(headings, rows, "markdown")}', flush=True)
+    print(f'\n{TextTable(headings, rows).write("markdown")}', flush=True)
 
 
 def compare(args, sizes, names, ways, contenders_of):

@@ -33,7 +33,7 @@ from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, me
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
 from mmcalib.reports import figures
-from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
+from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
@@ -48,6 +48,7 @@ from mmcalib.runs.config_tree import (
 )
 from mmcalib.runs.record import Record, differences, loss_label, paths_of, read_json, type_name
 from mmcalib.runs.work_dir import locked
+from mmcalib.tables import TextTable, escape_markdown
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.noise import may_be_best
 from mmcalib.visualization.lines import draw_sweep
@@ -457,8 +458,8 @@ def sweep_table(summary: Mapping) -> str:
                 cells.append(mean_and_deviation(values, key))
     for row, cells in zip(rows, table, strict=True):
         cells.append(_remark(row, rows))
-    title = in_markdown(f'{summary["loss"]}, {summary["experiment"]}')
-    lines = [title, '', table_text([*headings, ''], table, 'markdown')]
+    title = escape_markdown(f'{summary["loss"]}, {summary["experiment"]}')
+    lines = [title, '', TextTable([*headings, ''], table).write('markdown')]
     if noise := noise_in_words(summary):
         lines += ['', noise]
     if summary.get('validates_on_test_data'):
