@@ -19,7 +19,7 @@ from PIL import Image
 from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.runs import read_runs
+from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs.record import paths_of, view_count
 
 # The second also measures what visualize.py boundary draws, as a newcomer's config may.

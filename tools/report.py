@@ -59,8 +59,8 @@ def main() -> None:
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
     from mmcalib.files import whole_file
-    from mmcalib.reports.runs import find_runs
     from mmcalib.reports.tables import tables_of
+    from mmcalib.reports.tested_runs import find_runs
 
     with parser.ending_with_errors():
         runs, others = find_runs(args.folders)

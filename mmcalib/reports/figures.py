@@ -14,10 +14,10 @@ from mmcalib.errors import UserError
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.reports.runs import Run, read_runs
-from mmcalib.reports.settings import distinct
-from mmcalib.reports.shifted import corrupted, measures_of
+from mmcalib.reports.row_labels import distinct
+from mmcalib.reports.shifts import corrupted, measures_of
 from mmcalib.reports.tables import rows_of
+from mmcalib.reports.tested_runs import TestedRun, read_runs
 from mmcalib.runs.record import Record, check_shape, model_label, read_json
 
 # What a figure of a sweep is drawn from, see mmcalib.runs.record.check_shape.
@@ -118,7 +118,10 @@ def _told_apart(paths: Sequence[Path]) -> list[str]:
 
 
 def _robustness(
-    runs: Mapping[str, Sequence[Run]], *, figure: str = 'boxes', only: Sequence[str] | None = None
+    runs: Mapping[str, Sequence[TestedRun]],
+    *,
+    figure: str = 'boxes',
+    only: Sequence[str] | None = None,
 ) -> Figure:
     """Draw quality, ECE and NLL by severity, as boxes over corruptions or lines of their means.
 
@@ -143,7 +146,7 @@ def _robustness(
     return drawing.draw_severity(drawn, keys, figure=figure)
 
 
-def _shifted(folder: Path) -> list[Run]:
+def _shifted(folder: Path) -> list[TestedRun]:
     paths = sorted(folder.rglob(f'{CLEAN}/{RESULTS}'))
     if not paths:
         raise FileNotFoundError(f'there is no test below {folder}: {HINTS[""]}')

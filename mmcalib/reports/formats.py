@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
-from mmcalib.reports import shifted
-from mmcalib.reports.runs import Run
+from mmcalib.reports import shifts
 from mmcalib.reports.tables import Row, Table
+from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.tables import TextTable, escape_markdown
 from mmcalib.texts import printable
 
@@ -113,18 +113,18 @@ def measured(tables: Sequence[Table]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _measured(run: Run) -> dict:
+def _measured(run: TestedRun) -> dict:
     return {'seed': run.record.seed, 'date': run.record.date, 'metrics': run.metrics}
 
 
-def robustness_table(runs: Sequence[Run]) -> str:
+def robustness_table(runs: Sequence[TestedRun]) -> str:
     """Return the tables of models as text: clean, and mean and worst of each group."""
     parts = []
     for run in runs:
-        keys = shifted.measures_of(run.tests)
+        keys = shifts.measures_of(run.tests)
         rows = [
             [name, *(number_text(values[key], key) for key in keys)]
-            for name, values in shifted.rows(run.tests, shifted.groups(run.tests)).items()
+            for name, values in shifts.rows(run.tests, shifts.groups(run.tests)).items()
         ]
         seed, path = run.record.seed, run.record.model['members'][0]['checkpoint']
         title = ', '.join([run.label, *([] if seed is None else [f'seed {seed}']), Path(path).name])

@@ -17,26 +17,35 @@ from rich.progress import track
 from mmcalib import __version__
 from mmcalib.reports import figures
 from mmcalib.reports.formats import runs_text
-from mmcalib.reports.runs import Run, sweep_of
 from mmcalib.reports.tables import Row, Table
+from mmcalib.reports.tested_runs import TestedRun, sweep_of
 from mmcalib.tables import TextTable
 from mmcalib.visualization.style import save_figure
 
 DPI = 110
 LONGEST = 60  # letters of a caption, which may have a long path, in the name of a file
 OF_CLASSES = ('predicted class', 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count')
-TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
-)
-# Long paths take a new line behind these, which browsers do not by themselves.
-PATH_ENDS = re.compile('([/_-])')
-TEMPLATES.filters['breakable'] = lambda text: Markup(PATH_ENDS.sub(r'\1<wbr>', str(escape(text))))
+TEMPLATES = Path(__file__).parent / 'templates'
+PATH_SEPARATORS = re.compile('([/_-])')
+
+
+def environment(folder: Path = TEMPLATES) -> Environment:
+    """Return the environment of the templates in a folder, which may extend ``base.html``."""
+    loader = FileSystemLoader([folder, TEMPLATES])
+    templates = Environment(loader=loader, autoescape=True, trim_blocks=True)
+    templates.filters['breakable'] = _break_at_separators
+    return templates
+
+
+def _break_at_separators(text: str) -> Markup:
+    """Return HTML of a text that may take a new line behind each separator of a path."""
+    return Markup(PATH_SEPARATORS.sub(r'\1<wbr>', str(escape(text))))
 
 
 def page_of(
     tables: Sequence[Table],
     others: Sequence[str],
-    runs: Sequence[Run],
+    runs: Sequence[TestedRun],
     *,
     folder: str | Path | None = None,
     figure_format: str = 'pdf',
@@ -51,7 +60,7 @@ def page_of(
 
     Args:
         tables: Of :func:`mmcalib.reports.tables.tables_of`.
-        others: What is in none of them, of :func:`mmcalib.reports.runs.find_runs`.
+        others: What is in none of them, of :func:`mmcalib.reports.tested_runs.find_runs`.
         runs: Of the same, for the sweeps that they are part of.
         folder: Into which the page's figures are also written; None for none.
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
@@ -77,12 +86,16 @@ def page_of(
             data = base64.b64encode(file.getvalue()).decode()
             width = round(figure.get_figwidth() * 96)
             section['figures'].append({'caption': caption, 'width': width, 'data': data})
-    return TEMPLATES.get_template('page.html').render(
-        title='Calibration report',
-        sections=sections,
-        others=others,
-        version=__version__,
-        date=datetime.now().astimezone().isoformat(' ', 'minutes'),
+    return (
+        environment()
+        .get_template('report.html')
+        .render(
+            title='Calibration report',
+            sections=sections,
+            others=others,
+            version=__version__,
+            date=datetime.now().astimezone().isoformat(' ', 'minutes'),
+        )
     )
 
 
@@ -133,7 +146,7 @@ def _of_table(table: Table) -> dict:
     return section
 
 
-def _run_name(row: Row, run: Run) -> str:
+def _run_name(row: Row, run: TestedRun) -> str:
     """Return a row's label, and which run of the row it is if there are several."""
     if len(row.runs) == 1:
         return row.label
@@ -171,7 +184,7 @@ def _first_of_each(kind: str, rows: Mapping[str, Mapping], notes: list[str]) -> 
     return found
 
 
-def _of_sweeps(runs: Sequence[Run]) -> dict:
+def _of_sweeps(runs: Sequence[TestedRun]) -> dict:
     """Return the figures of the sweeps that runs are part of."""
     section, folders = dict(name='Sweeps', notes=[]), {sweep_of(run.path) for run in runs} - {None}
     found = _first_of_each('sweep', {f: {f: f} for f in sorted(folders)}, section['notes'])

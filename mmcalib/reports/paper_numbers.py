@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from mmcalib.reports.runs import Run
+from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import COUNTS_VALID_PIXELS, is_ensemble
 
 
@@ -17,7 +17,7 @@ def published() -> dict:
     return json.loads(Path(__file__).with_suffix('.json').read_text(encoding='utf-8'))
 
 
-def loss_in_paper(entry: Mapping, run: Run) -> str:
+def loss_in_paper(entry: Mapping, run: TestedRun) -> str:
     """Return the paper's name of a run's loss, empty if it has no figures of it.
 
     Args:
@@ -32,7 +32,7 @@ def loss_in_paper(entry: Mapping, run: Run) -> str:
     return found if is_single and found in entry['values'] else ''
 
 
-def unlike(conditions: Mapping, run: Run) -> Iterator[str]:
+def unlike(conditions: Mapping, run: TestedRun) -> Iterator[str]:
     """Yield what a run has otherwise than the paper, such as ``num_bins=25, where …``.
 
     Args:
@@ -55,7 +55,7 @@ def unlike(conditions: Mapping, run: Run) -> Iterator[str]:
                 yield f'{part}.{key}={value}, where the paper has {values[0]}'
 
 
-def remarks(entry: Mapping, runs: Sequence[Run]) -> list[str]:
+def remarks(entry: Mapping, runs: Sequence[TestedRun]) -> list[str]:
     """Return where runs beside published figures are not quite the paper's, and other sources."""
     notes = dict.fromkeys(f'{each}.' for run in runs for each in unlike(entry['usual'], run))
     sources = published()['sources']

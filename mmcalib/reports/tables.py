@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of, metric_name
 from mmcalib.names import SHORT_NAMES, SYMBOLS
 from mmcalib.reports import paper_numbers
-from mmcalib.reports.runs import Run
-from mmcalib.reports.settings import distinct, flatten, key_and_value, told_apart
+from mmcalib.reports.row_labels import distinct, flatten, key_and_value, told_apart
+from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import digest, paths_of
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.
@@ -30,7 +30,7 @@ class Row:
     """Runs that differ only in their seed, and the paper's figures for them."""
 
     label: str
-    runs: list[Run]
+    runs: list[TestedRun]
     paper: dict = field(default_factory=dict)
 
     def values(self, column: str) -> list[float]:
@@ -47,14 +47,14 @@ class Table:
     notes: list[str]
 
 
-def tables_of(runs: Sequence[Run], protocol: str | None = None) -> list[Table]:
+def tables_of(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Table]:
     """Return a table for each test set and network, by name.
 
     All runs of a table were evaluated alike: as most of them were, or by `protocol`. The others,
     and second runs of a seed, are named in the notes.
 
     Args:
-        runs: Of :func:`~mmcalib.reports.runs.find_runs`.
+        runs: Of :func:`~mmcalib.reports.tested_runs.find_runs`.
         protocol: Of the calibration metric of segmentors, ``'pooled'`` or ``'paper'``; None for
             the commonest.
     """
@@ -69,21 +69,23 @@ def tables_of(runs: Sequence[Run], protocol: str | None = None) -> list[Table]:
     return sorted(tables, key=lambda table: table.name)
 
 
-def _grouped(runs: Iterable[Run], key: Callable[[Run], object]) -> list[list[Run]]:
+def _grouped(
+    runs: Iterable[TestedRun], key: Callable[[TestedRun], object]
+) -> list[list[TestedRun]]:
     groups = defaultdict(list)
     for run in runs:
         groups[digest(key(run))].append(run)
     return list(groups.values())
 
 
-def _of_table(run: Run) -> dict:
+def _of_table(run: TestedRun) -> dict:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
     return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.about}
 
 
-def _names(runs: Sequence[Run]) -> str:
+def _names(runs: Sequence[TestedRun]) -> str:
     """Return the names of all runs of a table, such as ``digits``, or ``mine & yours & 2 more``."""
     experiments = [*dict.fromkeys(map(_experiment, runs))]
     shown = experiments[:MOST_NAMED]
@@ -92,16 +94,16 @@ def _names(runs: Sequence[Run]) -> str:
     return f'{" & ".join(shown)} {runs[0].kind}'.rstrip()
 
 
-def _name(run: Run) -> str:
+def _name(run: TestedRun) -> str:
     return f'{_experiment(run)} {run.kind}'.rstrip()
 
 
-def _experiment(run: Run) -> str:
+def _experiment(run: TestedRun) -> str:
     """Return data and network as our config files name them under every loss."""
     return run.record.experiment.split('/')[-1].removesuffix('_m0')
 
 
-def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
+def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
     kept, left_out = _measured_alike(runs, protocol)
     rows, again = rows_of(kept)
     notes = [
@@ -136,7 +138,7 @@ def _not_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
     return notes
 
 
-def evaluation_text(run: Run) -> str:
+def evaluation_text(run: TestedRun) -> str:
     """Return the test set and the options of the calibration metric."""
     data = run.evaluation.get('dataset', {})
     about = ' '.join([*(str(v) for k, v in data.items() if k != 'samples'), run.about]).strip()
@@ -146,8 +148,8 @@ def evaluation_text(run: Run) -> str:
 
 
 def _measured_alike(
-    runs: Sequence[Run], protocol: str | None
-) -> tuple[list[Run], dict[str, set[str]]]:
+    runs: Sequence[TestedRun], protocol: str | None
+) -> tuple[list[TestedRun], dict[str, set[str]]]:
     """Return the runs that may stand in one table, and the paths of the others by the reason."""
     # Protocols of one prediction of an image are the same.
     wanted = [
@@ -171,11 +173,11 @@ def _measured_alike(
     return kept, left_out
 
 
-def _has(run: Run, prefix: str) -> bool:
+def _has(run: TestedRun, prefix: str) -> bool:
     return any(key.startswith(prefix) for key in run.metrics)
 
 
-def rows_of(runs: Sequence[Run]) -> tuple[list[Row], dict[str, list[str]]]:
+def rows_of(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str]]]:
     """Return runs that differ only in their seed as rows, and older runs of a seed by the reason.
 
     The label of a row has its loss, and the settings that most rows have otherwise.
@@ -199,7 +201,7 @@ def rows_of(runs: Sequence[Run]) -> tuple[list[Row], dict[str, list[str]]]:
     return sorted(rows, key=_order), again
 
 
-def _of_row(run: Run) -> list:
+def _of_row(run: TestedRun) -> list:
     """Return what all runs of a row share."""
     members = [[m[key] for key in OF_MEMBER] for m in run.record.model['members']]
     name = any(m['loss'] for m in run.record.model['members']) or run.record.experiment
@@ -208,7 +210,7 @@ def _of_row(run: Run) -> list:
     return [name, sorted(members, key=digest), model, tested]
 
 
-def _settings(run: Run) -> dict:
+def _settings(run: TestedRun) -> dict:
     """Return the settings in which rows may differ, for their labels."""
     network = run.record.model['members'][0]['network']
     return {

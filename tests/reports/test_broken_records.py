@@ -136,7 +136,7 @@ def test_report_any_part_of_a_record_replaced_has_the_others(kind, tmp_path, run
 
 
 def test_report_a_broken_test_under_shift_loses_no_other_model(tmp_path, run):
-    from test_shifted import leave as leave_shifted
+    from test_shifts import leave as leave_shifted
 
     for name in ('a', 'b'):
         leave_shifted(tmp_path / name, 'CE', ece=6.0 if name == 'a' else ECE, corruptions=['fog'])

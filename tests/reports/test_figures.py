@@ -8,7 +8,7 @@ import torch
 from drawings import draw_runs, statistics, sweep, table, view, words
 from matplotlib.figure import Figure
 from records import CE, CIFAR10, write
-from test_shifted import leave as leave_shifted
+from test_shifts import leave as leave_shifted
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports import figures

@@ -12,7 +12,7 @@ import torch
 from commands import ROOT
 from forked import call_forked
 
-from mmcalib.reports.runs import find_runs
+from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.record import Record, paths_of
 
 KILLED = """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from mmcalib.reports.page import TEMPLATES
+from mmcalib.reports.page import environment
 from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
 from mmcalib.texts import printable
@@ -160,12 +160,16 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     paths = {row['files']: Path(row['path']) for row in rows}
     names = {files: path.name if count[path.name] == 1 else path for files, path in paths.items()}
     links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
-    return TEMPLATES.get_template('gallery.html').render(
-        title='Predictions to look at',
-        rows=sorted(rows, key=lambda row: (row[key], row['confidence'])),
-        names=names,
-        links=links,
-        key=key,
-        score='found' if calibrated else 'expected_iou',
-        has_objects=bool(objects),
+    return (
+        environment()
+        .get_template('gallery.html')
+        .render(
+            title='Predictions to look at',
+            rows=sorted(rows, key=lambda row: (row[key], row['confidence'])),
+            names=names,
+            links=links,
+            key=key,
+            score='found' if calibrated else 'expected_iou',
+            has_objects=bool(objects),
+        )
     )

@@ -22,8 +22,8 @@ from mmcalib.files import RESULTS
 from mmcalib.metrics.keys import CLEAN, headline
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
-from mmcalib.reports.runs import read_runs
-from mmcalib.reports.shifted import words
+from mmcalib.reports.shifts import words
+from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint

@@ -34,7 +34,7 @@ from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
 from mmcalib.reports import figures
 from mmcalib.reports.formats import mean_and_deviation
-from mmcalib.reports.settings import distinct
+from mmcalib.reports.row_labels import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
 from mmcalib.runs.config import load_config

@@ -14,7 +14,7 @@ from shifted import needs_extra
 from test_corrupted import write_arrays
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.runs import read_runs
+from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs.record import Record
 from mmcalib.tasks.robustness import robustness
 

@@ -11,8 +11,8 @@ from records import CE, member, model, trained, write
 from mmcalib.metrics.keys import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
 from mmcalib.reports.formats import report, robustness_table
-from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
+from mmcalib.reports.tested_runs import find_runs
 
 LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])

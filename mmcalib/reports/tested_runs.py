@@ -12,7 +12,7 @@ from pathlib import Path
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.keys import CLEAN, OOD
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
-from mmcalib.reports import shifted
+from mmcalib.reports import shifts
 from mmcalib.runs.record import Record, model_label
 from mmcalib.runs.work_dir import EARLIER
 
@@ -30,7 +30,7 @@ OF_OOD = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
 
 
 @dataclass
-class Run:
+class TestedRun:
     """What a tested run has for one table.
 
     Attributes:
@@ -41,7 +41,7 @@ class Run:
         kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
         about: The details of that, such as the corruptions.
         suffix: Tells the run from others of one record.
-        tests: On shifted data, see :func:`~mmcalib.reports.shifted.tests_in`.
+        tests: On shifted data, see :func:`~mmcalib.reports.shifts.tests_in`.
     """
 
     path: str
@@ -75,7 +75,7 @@ class Run:
         return model_label(self.record.model, experiment=self.record.experiment) + self.suffix
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]]:
     """Return the tested runs below some folders, and a line for each reason to leave others out.
 
     Tests of a model on shifted data are a run together; each score by which unseen classes were
@@ -133,7 +133,7 @@ def _unfit(record: Record) -> str:
     return '' if finished else 'training unfinished'
 
 
-def read_runs(path: Path) -> Iterator[Run]:
+def read_runs(path: Path) -> Iterator[TestedRun]:
     """Yield what a ``results.json`` has for tables; tests under shift are read with the clean one.
 
     Raises:
@@ -146,9 +146,9 @@ def read_runs(path: Path) -> Iterator[Run]:
     if shift:
         if shift['kind'] == 'clean':
             folder = path.parents[1]
-            tests = shifted.tests_in(folder)
-            about = dict(kind='under shift', about=f'under {shifted.words(tests)}', tests=tests)
-            yield Run(str(folder), record, shifted.columns(tests), how, **about)
+            tests = shifts.tests_in(folder)
+            about = dict(kind='under shift', about=f'under {shifts.words(tests)}', tests=tests)
+            yield TestedRun(str(folder), record, shifts.columns(tests), how, **about)
         return
     unseen = record.evaluation.get('ood', ())
     prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
@@ -158,12 +158,12 @@ def read_runs(path: Path) -> Iterator[Run]:
         if isinstance(value, Real) and not key.startswith(prefixes)  # a confusion matrix is none
     }
     if rest or not unseen:
-        yield Run(folder, record, rest, how)
+        yield TestedRun(folder, record, rest, how)
     for metric in unseen:
         yield from _against_unseen(folder, record, metric)
 
 
-def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[Run]:
+def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[TestedRun]:
     """Yield what each score tells of unseen classes, whose keys are ``ood/svhn/AUROC`` and so on.
 
     A mean over a group of one set is that set's, and left out.
@@ -187,4 +187,4 @@ def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[Run]:
             and isinstance(value, Real)
             and not (len(sets) == 1 and key.removeprefix(start).split('/')[0] in OOD_GROUPS)
         }
-        yield Run(folder, record, found, evaluation, suffix=f' by {score}', **about)
+        yield TestedRun(folder, record, found, evaluation, suffix=f' by {score}', **about)
