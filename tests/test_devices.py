@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 import mmcalib
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
-from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
+from mmcalib.losses.upsampled import reason_for_whole_logits, upsampled_loss
 from mmcalib.metrics import NAMES, scores_of_logits
 from mmcalib.metrics.ood_scores import SCORES
 from mmcalib.metrics.protocols import PROTOCOLS
@@ -28,7 +28,7 @@ LOSSES = {
     **{name: case.build for name, case in CASES.items()},
     'combined': lambda **o: CombinedLoss(losses=[MDCALoss(**o), SoftmaxFocalLoss(**o)]),
 }
-BY_TILES = [name for name, build in LOSSES.items() if why_only_whole(build()) is None]
+BY_TILES = [name for name, build in LOSSES.items() if reason_for_whole_logits(build()) is None]
 
 
 def draw(dtype=torch.float32, shape=(2, 5, 6, 4)):

@@ -46,12 +46,12 @@ def acls(
         tensor([0.4400])
     """
     highest = logits.amax(dim=1)
-    predicted = torch.relu(highest - margin).square()
+    penalty_predicted = torch.relu(highest - margin).square()
     # The predicted class itself is at a distance of 0, which is within any margin.
     distance = torch.where(logits > float('-inf'), highest.detach().unsqueeze(1) - logits, 0)
-    others = torch.relu(distance - margin).square().sum(dim=1) / (logits.shape[1] - 1)
+    penalty_others = torch.relu(distance - margin).square().sum(dim=1) / (logits.shape[1] - 1)
     rows = cross_entropy(logits, target, class_weight)
-    return rows + alpha * predicted + alpha_others * others
+    return rows + alpha * penalty_predicted + alpha_others * penalty_others
 
 
 class ACLSLoss(CalibrationLoss):

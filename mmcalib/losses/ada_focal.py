@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import ANY_NUMBER, CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, of_label, power
+from mmcalib.losses.cross_entropy import cross_entropy, power, weight_by_label
 from mmcalib.options import check_integer, check_number
 
 
@@ -53,7 +53,7 @@ def ada_focal(
     bins = torch.bucketize(log_probs.exp().detach(), edges.to(log_probs.dtype), right=True)
     gamma = gammas.to(log_probs.dtype)[bins]
     base = torch.where(gamma >= 0, -torch.expm1(log_probs), 1 + log_probs.exp())
-    return of_label(-power(base, gamma.abs()) * log_probs, target, class_weight)
+    return weight_by_label(-power(base, gamma.abs()) * log_probs, target, class_weight)
 
 
 class AdaFocalLoss(CalibrationLoss):
@@ -73,9 +73,9 @@ class AdaFocalLoss(CalibrationLoss):
     Source: the published code, whose defaults these are. Its bins are those of the predicted
     class's confidence in the validation, and are applied to the true class's probability in the
     training, as here; its edges are interpolated between two confidences, here they are the lowest
-    confidence of the upper bin, or the mean of its narrow bin; see
-    :mod:`~mmcalib.metrics.counts`. It leaves out the smallest
-    confidence, knows no ignored pixels, and does not save what it has learnt.
+    confidence of the upper bin, or the mean of its fine bin; see :mod:`~mmcalib.metrics.counts`. It
+    leaves out the smallest confidence, knows no ignored pixels, and does not save what it has
+    learnt.
 
     Args:
         num_bins: B.
@@ -84,7 +84,7 @@ class AdaFocalLoss(CalibrationLoss):
         gamma_min: The lowest gamma.
         gamma_max: The highest gamma.
         switch: The smallest absolute value of a gamma; one closer to 0 changes its sign.
-        common: Of :class:`CalibrationLoss`.
+        common: Options of :class:`CalibrationLoss`.
 
     Raises:
         TypeError: If an option is of another type.
@@ -126,13 +126,9 @@ class AdaFocalLoss(CalibrationLoss):
             gaps: B differences of mean confidence and accuracy, as shares.
         """
         gammas = self.gammas.double()
-        gammas = (
-            gammas
-            * (
-                self.rate * gammas.sign() * torch.as_tensor(gaps, device=gammas.device).to(gammas)
-            ).exp()
-        )
-        other = torch.where(gammas > 0, -self.switch, self.switch)
-        gammas = torch.where(gammas.abs() < self.switch, other, gammas)
+        gaps = torch.as_tensor(gaps, device=gammas.device).to(gammas)
+        gammas = gammas * (self.rate * gammas.sign() * gaps).exp()
+        switched = torch.where(gammas > 0, -self.switch, self.switch)
+        gammas = torch.where(gammas.abs() < self.switch, switched, gammas)
         self.gammas.copy_(gammas.clamp(self.gamma_min, self.gamma_max))
         self.edges.copy_(torch.as_tensor(edges, device=self.edges.device))

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import per_class, shares_of
+from mmcalib.losses.cross_entropy import per_class, target_probabilities
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:
@@ -27,11 +27,11 @@ def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None)
         >>> brier(torch.tensor([[0., 0.]]), torch.tensor([0]))
         tensor([0.5000])
     """
-    shares = shares_of(target, logits)
-    rows = (F.softmax(logits, dim=1) - shares).square().sum(dim=1)
+    target_probs = target_probabilities(target, logits)
+    rows = (F.softmax(logits, dim=1) - target_probs).square().sum(dim=1)
     if class_weight is None:
         return rows
-    return rows * (shares * per_class(class_weight, logits)).sum(dim=1)
+    return rows * (target_probs * per_class(class_weight, logits)).sum(dim=1)
 
 
 class BrierLoss(CalibrationLoss):

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import nll, power, shares_of
+from mmcalib.losses.cross_entropy import nll, power, target_probabilities
 
 
 def bsce(
@@ -43,9 +43,10 @@ def bsce(
         tensor([0.3466])
     """
     log_probs = F.log_softmax(logits, dim=1)
-    difference = log_probs.exp() - shares_of(target, logits)
-    weight = (difference.abs() if norm == 1 else difference.square()).sum(dim=1)
-    return power(weight, gamma, detach_weight) * nll(log_probs, target, class_weight)
+    difference = log_probs.exp() - target_probabilities(target, logits)
+    terms = difference.abs() if norm == 1 else difference.square()
+    weight = power(terms.sum(dim=1), gamma, detach_weight)
+    return weight * nll(log_probs, target, class_weight)
 
 
 class BSCELoss(CalibrationLoss):

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
-from mmcalib.losses.value_and_gradient import weighted_sum, without_unweighted
+from mmcalib.losses.value_and_gradient import weighted_sum, zero_unweighted
 from mmcalib.options import check_choice, check_integer, check_number
 from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, check_labels
 
-# What a formula is given by the call; its other keyword-only arguments are attributes of the loss.
-GIVEN = ('class_weight', 'neighbours', 'weight', 'over_ranks')
+# A call gives these to the formula; its other keyword-only arguments are attributes of the loss.
+CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')
 ANY_NUMBER = (0.0, float('inf'))
-SWITCH = (True, False)
-HINT = 'check num_classes, or set ignore_index'
-TWO = 'for a binary task set out_channels=2 (mmseg) or num_classes=2 (mmpretrain)'
+BOOLEANS = (True, False)
+LABEL_REMEDY = 'check num_classes, or set ignore_index'
+BINARY_REMEDY = 'for a binary task set out_channels=2 (mmseg) or num_classes=2 (mmpretrain)'
 
 
 class CalibrationLoss(nn.Module):
-    r"""Turns a loss per row into a loss that the heads of both toolboxes can call.
+    r"""Base of the losses: a loss per row that the heads of both toolboxes can call.
 
     A row is one sample of ``(N, K)`` logits or one pixel of ``(N, K, H, W)`` logits. A subclass
     gives a :attr:`formula` for the rows, whose keyword-only arguments with a default are options of
@@ -53,13 +53,14 @@ class CalibrationLoss(nn.Module):
             shape takes seconds longer, the others are about as cheap as cross-entropy or cheaper.
             Without a working compiler the loss runs eagerly, with one warning. ``'none'`` is
             always eager.
-        options: The formula's.
+        options: Options of the formula.
 
     Attributes:
         formula: ``formula(logits, target, *, class_weight, **options)`` returns the loss of every
             row in plain, differentiable operations.
-        ranges: The least and the largest value of numbers; of others they are 0 and infinity.
-        choices: The values of other options.
+        ranges: The least and the largest value of an option that is a number, by its name; 0 and
+            infinity for an option that is not in it.
+        choices: The values of an option of another type, by its name.
         soft_targets: Whether targets may be probabilities.
 
     Raises:
@@ -81,23 +82,27 @@ class CalibrationLoss(nn.Module):
         Raises:
             TypeError: For a formula that does not take logits and target as an attribute of a loss.
         """
-        given = {}
+        arguments = []
         if hasattr(cls, 'formula'):
             check_formula(cls)
-            given = inspect.signature(cls.formula).parameters
-        own = [p for p in given.values() if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN]
-        cls.arguments = tuple(p.name for p in own)  # which PyTorch 2.3 can compile
-        found = {p.name: p for p in own if p.default is not p.empty}
-        cls.defaults = {name: p.default for name, p in found.items()}
-        numbers = {name: ANY_NUMBER for name, x in cls.defaults.items() if isinstance(x, float)}
-        switches = {name: SWITCH for name, x in cls.defaults.items() if isinstance(x, bool)}
-        cls.ranges, cls.choices = {**numbers, **cls.ranges}, {**switches, **cls.choices}
-        for kind in cls.__mro__[: cls.__mro__.index(nn.Module)]:
-            for p in [*inspect.signature(kind.__init__).parameters.values()][1:]:
-                if p.kind is not p.VAR_KEYWORD:
-                    found.setdefault(p.name, p)
-        found['loss_name'] = found['loss_name'].replace(default=cls.loss_name)
-        cls.__signature__ = inspect.Signature(sorted(found.values(), key=lambda p: p.kind))
+            for parameter in inspect.signature(cls.formula).parameters.values():
+                is_keyword_only = parameter.kind is parameter.KEYWORD_ONLY
+                if is_keyword_only and parameter.name not in CALL_ARGUMENTS:
+                    arguments.append(parameter)
+        # PyTorch 2.3 can compile a loop over a tuple, not over parameters.
+        cls.arguments = tuple(parameter.name for parameter in arguments)
+        options = {p.name: p for p in arguments if p.default is not p.empty}
+        cls.defaults = {name: parameter.default for name, parameter in options.items()}
+        ranges = {}
+        choices = {}
+        for name, default in cls.defaults.items():
+            if isinstance(default, bool):
+                choices[name] = BOOLEANS
+            elif isinstance(default, float):
+                ranges[name] = ANY_NUMBER
+        cls.ranges = {**ranges, **cls.ranges}
+        cls.choices = {**choices, **cls.choices}
+        cls.__signature__ = constructor_signature(cls, options)
 
     def __init__(
         self,
@@ -111,46 +116,43 @@ class CalibrationLoss(nn.Module):
         **options,
     ) -> None:
         super().__init__()
-        self.__signature__.bind_partial(**options)  # raises a TypeError for one of another name
+        self.__signature__.bind_partial(**options)  # An option that does not exist is a TypeError.
         self.loss_name = self.loss_name if loss_name is None else loss_name
         check_loss_name(self.loss_name)
         self.ignore_index = check_integer('ignore_index', ignore_index, least=-float('inf'))
         self.reduction = check_choice('reduction', reduction, self.reductions)
         self.loss_weight = check_number('loss_weight', loss_weight)
-        self.compiled = check_choice('compile', compile, SWITCH)
-        if isinstance(class_weight, (str, os.PathLike)):
-            class_weight = read_class_weight(class_weight)
-        if class_weight is not None:
-            class_weight = getattr(class_weight, 'tolist', lambda: class_weight)()
-            class_weight = torch.tensor([check_number('class_weight', w) for w in class_weight])
-        # Not in the state dict: checkpoints of other losses must load without complaint.
-        self.register_buffer('class_weight', class_weight, persistent=False)
+        self.compiled = check_choice('compile', compile, BOOLEANS)
+        # It stays out of the state dict, since checkpoints of other losses must load.
+        self.register_buffer('class_weight', class_weight_tensor(class_weight), persistent=False)
         for name, default in self.defaults.items():
             setattr(self, name, self.check_parameter(name, options.get(name, default)))
-        self._scheduled = set()
+        self._scheduled_names = set()
 
     def check_parameter(self, name: str, value: object) -> object:
-        """Return a value that an option may have, or raise an error."""
+        """Return the value of an option, or raise an error if the option cannot have it."""
         if name in self.choices:
             return check_choice(name, value, self.choices[name])
         if name in self.ranges:
             least, most = self.ranges[name]
             return float(check_number(name, value, least=least, most=most))
-        return check_integer(name, value) if isinstance(self.defaults[name], int) else value
+        if isinstance(self.defaults[name], int):
+            return check_integer(name, value)
+        return value
 
     def set_parameters(self, **values: float) -> None:
         """Set parameters of :attr:`ranges`, as a schedule does."""
         for name, value in values.items():
             setattr(self, name, self.check_parameter(name, value))
-            self._scheduled.add(name)
+            self._scheduled_names.add(name)
 
     def options(self) -> dict:
         """Return the arguments of the formula that are attributes of the loss."""
         options = {name: getattr(self, name) for name in self.arguments}
         if self.compiled:
-            # What a schedule changes would be compiled in; but MbLS at 4×21×256×256 takes 1.10 of
-            # cross-entropy's time with tensors and 0.78 without.
-            for name in self._scheduled.intersection(options):
+            # A plain number is compiled in, so only those that a schedule changes are tensors: MbLS
+            # at 4×21×256×256 takes 1.10 of cross-entropy's time with tensors and 0.78 without.
+            for name in self._scheduled_names.intersection(options):
                 options[name] = torch.tensor(options[name], dtype=torch.float64, device='cpu')
         return options
 
@@ -175,7 +177,7 @@ class CalibrationLoss(nn.Module):
             target: Integer labels ``(N,)`` or ``(N, H, W)``, or probabilities in the shape of
                 ``pred`` (Mixup, CutMix).
             weight: A weight per row, in the shape of the labels.
-            avg_factor: What the sum is divided by under ``'mean'``.
+            avg_factor: Divisor of the sum under ``'mean'``; the number of valid rows if None.
             reduction_override: Replaces the reduction of the constructor for this call.
             ignore_index: Replaces the ignored label of the constructor for this call.
 
@@ -192,79 +194,122 @@ class CalibrationLoss(nn.Module):
         reduction = check_choice('reduction', reduction_override or self.reduction, self.reductions)
         if avg_factor is not None and reduction == 'sum':
             raise ValueError("avg_factor divides a mean; it cannot be used with reduction='sum'")
-        target, valid, options = self.read(pred, target, weight, ignore_index)
-        rows = self.row_weights(valid, pred, reduction, avg_factor)
+        target, valid, options = self.prepare_call(pred, target, weight, ignore_index)
+        row_weight = self.row_weights(valid, pred, reduction, avg_factor)
         if weight is not None:
-            rows = rows * weight.to(rows.dtype)
-        return self.of_rows(pred, target, rows, options, reduction)
+            row_weight = row_weight * weight.to(row_weight.dtype)
+        return self.weighted_loss(pred, target, row_weight, options, reduction)
 
-    def of_rows(self, pred, target, rows, options, reduction) -> Tensor:
-        """Return the loss of rows with these weights."""
+    def weighted_loss(self, pred, target, row_weight, options, reduction) -> Tensor:
+        """Return the sum of the weighted row losses; for ``'none'``, each of them."""
         if reduction == 'none':
-            return self.formula(without_unweighted(pred, rows), target, **options) * rows
-        return weighted_sum(self.formula, pred, target, rows, options, self.compiled)
+            rows = self.formula(zero_unweighted(pred, row_weight), target, **options)
+            return rows * row_weight
+        return weighted_sum(self.formula, pred, target, row_weight, options, self.compiled)
 
     def row_weights(self, valid: Tensor, pred: Tensor, reduction: str, avg_factor=None) -> Tensor:
-        """Return the factor of every row in the result; an ignored one has 0, even of 0 / 0."""
-        rows = valid.to(torch.promote_types(pred.dtype, torch.float32))
+        """Return the factor of every row in the result, 0 for an ignored one."""
+        row_weight = valid.to(torch.promote_types(pred.dtype, torch.float32))
         if reduction == 'mean':
             if avg_factor is None:
-                avg_factor = rows.sum().clamp(min=1)
-            rows = torch.where(valid, rows / avg_factor, 0)
-        return self.loss_weight * rows
+                avg_factor = row_weight.sum().clamp(min=1)
+            # Without a valid row avg_factor may be 0, and 0 / 0 is NaN.
+            row_weight = torch.where(valid, row_weight / avg_factor, 0)
+        return self.loss_weight * row_weight
 
-    def read(
+    def prepare_call(
         self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
     ) -> tuple[Tensor, Tensor, dict]:
         """Check a call; return the target of the formula, valid rows ``(N, *)``, and its options.
 
         Of `pred` only the shape, the dtype and the device are read.
         """
-        soft, shape = target.is_floating_point(), tuple(pred.shape)
-        rows, classes = shape[:1] + shape[2:], shape[1] if len(shape) > 1 else 0
-        if classes < 2:
-            raise ValueError(f'pred must be (N, K, *) of two classes or more, got {shape}: {TWO}')
-        wanted = shape if soft else rows
-        for name, tensor, fit in (('target', target, wanted), ('weight', weight, rows)):
-            if tensor is not None and tuple(tensor.shape) != fit:
-                found = f'{name} {tuple(tensor.shape)} of {tensor.dtype}'
-                raise ValueError(f'{found} does not fit pred {shape}: expected {fit}')
-        options, dtype = self.options(), torch.promote_types(pred.dtype, torch.float32)
+        check_shapes(pred, target, weight)
+        num_classes = pred.shape[1]
+        dtype = torch.promote_types(pred.dtype, torch.float32)
+        options = self.options()
         if self.class_weight is not None:
-            if len(self.class_weight) != classes:
-                raise ValueError(f'class_weight for {len(self.class_weight)} classes of {classes}')
+            if len(self.class_weight) != num_classes:
+                raise ValueError(
+                    f'class_weight has {len(self.class_weight)} weights for {num_classes} classes: '
+                    'give one for each class'
+                )
             options['class_weight'] = self.class_weight.to(pred.device, dtype)
-        if soft:
+        if target.is_floating_point():
             if not self.soft_targets:
                 raise ValueError(f'{type(self).__name__} takes integer labels, not probabilities')
             check_soft_target(target, weight)
-            return target.to(dtype), target.new_ones(rows, dtype=torch.bool), options
-        ignore_index = self.ignore_index if ignore_index is None else ignore_index
-        labels = target.long()  # a narrow type would compare the ignored label modulo 256
+            valid = target.new_ones(row_shape(pred), dtype=torch.bool)
+            return target.to(dtype), valid, options
+        if ignore_index is None:
+            ignore_index = self.ignore_index
+        labels = target.long()  # A narrow type would compare the ignored label modulo 256.
         valid = labels != ignore_index
         labels = torch.where(valid, labels, 0)
         if labels.device.type == 'cpu' and not torch.compiler.is_compiling():
-            check_labels(labels, classes, hint=f'They are not ignore_index={ignore_index}: {HINT}')
-        else:  # nobody waits; a compiled formula would not notice
-            inside = ((labels >= 0) & (labels < classes)).all()
-            hint = f'and is not ignore_index={ignore_index}: {HINT}'
-            torch._assert_async(inside, f'a label is outside [0, {classes}) {hint}')
+            hint = f'They are not ignore_index={ignore_index}: {LABEL_REMEDY}'
+            check_labels(labels, num_classes, hint=hint)
+        else:
+            # This check does not wait for a GPU, and a compiled formula does not check labels.
+            torch._assert_async(
+                ((labels >= 0) & (labels < num_classes)).all(),
+                f'a label is outside [0, {num_classes}) and is not '
+                f'ignore_index={ignore_index}: {LABEL_REMEDY}',
+            )
         return labels, valid, options
 
 
-def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
-    """Refuse probabilities ``(N, K, *)`` that are negative or do not sum to 1, such as of labels.
+def constructor_signature(
+    kind: type[CalibrationLoss], options: dict[str, inspect.Parameter]
+) -> inspect.Signature:
+    """Return the signature of a constructor: options of the formula, and of all base classes."""
+    parameters = dict(options)
+    for ancestor in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        without_self = [*inspect.signature(ancestor.__init__).parameters.values()][1:]
+        for parameter in without_self:
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                parameters.setdefault(parameter.name, parameter)
+    parameters['loss_name'] = parameters['loss_name'].replace(default=kind.loss_name)
+    return inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
 
-    Cross-entropy of such a target has no lower bound. Rows without weight take no part.
+
+def row_shape(pred: Tensor) -> tuple[int, ...]:
+    """Return ``(N, *)`` for logits ``(N, K, *)``."""
+    return (*pred.shape[:1], *pred.shape[2:])
+
+
+def check_shapes(pred: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    """Raise a ValueError if the target or the weights of rows do not fit the logits."""
+    shape = tuple(pred.shape)
+    if len(shape) < 2 or shape[1] < 2:
+        raise ValueError(
+            f'pred must be (N, K, *) of two classes or more, got {shape}: {BINARY_REMEDY}'
+        )
+    target_shape = shape if target.is_floating_point() else row_shape(pred)
+    expected_shapes = [('target', target, target_shape), ('weight', weight, row_shape(pred))]
+    for name, tensor, expected in expected_shapes:
+        if tensor is not None and tuple(tensor.shape) != expected:
+            raise ValueError(
+                f'{name} {tuple(tensor.shape)} of {tensor.dtype} does not fit pred {shape}: '
+                f'expected {expected}'
+            )
+
+
+def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
+    """Raise a ValueError for probabilities ``(N, K, *)`` that are negative or do not sum to 1.
+
+    A target of several labels is one. Its cross-entropy has no lower bound. Rows without weight
+    take no part.
     """
     probs = target.detach()
     if weight is not None:
         probs = torch.where((weight != 0).unsqueeze(1), probs, 1 / probs.shape[1])
     total = probs.sum(dim=1)
     remedy = 'give probabilities of one class, or train several labels with a sigmoid loss'
-    if probs.device.type != 'cpu' or torch.compiler.is_compiling():  # nobody waits
-        right = (probs >= -TOLERANCE).all() & ((total - 1).abs() <= SUM_TOLERANCE).all()
-        torch._assert_async(right, f'a soft target is negative or does not sum to 1: {remedy}')
+    if probs.device.type != 'cpu' or torch.compiler.is_compiling():
+        # This check does not wait for a GPU.
+        is_valid = (probs >= -TOLERANCE).all() & ((total - 1).abs() <= SUM_TOLERANCE).all()
+        torch._assert_async(is_valid, f'a soft target is negative or does not sum to 1: {remedy}')
         return
     if not probs.numel():
         return
@@ -286,21 +331,34 @@ def check_formula(kind: type[CalibrationLoss]) -> None:
     """
     formula = inspect.getattr_static(kind, 'formula')
     if hasattr(formula, '__get__'):
-        formula = formula.__get__(object(), kind)  # as an attribute of a loss
+        formula = formula.__get__(object(), kind)  # An attribute of a loss is bound like this.
     if callable(formula):
         parameters = inspect.signature(formula).parameters.values()
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         required = [p.name for p in parameters if p.kind in positional and p.default is p.empty]
         if len(required) == 2:
             return
-        takes = f'takes ({", ".join(required)})'
+        problem = f'takes ({", ".join(required)})'
     else:
-        takes = f'is {formula!r}'
+        problem = f'is {formula!r}'
     raise TypeError(
-        f'{kind.__name__}.formula {takes} where a loss calls it with (logits, target): write '
-        'formula = staticmethod(FUNCTION), of a function with these arguments and keyword-only '
-        'options'
+        f'{kind.__name__}.formula {problem}, but a loss calls it with (logits, target): write '
+        'formula = staticmethod(FUNCTION) with a function that takes these two arguments and '
+        'keyword-only options'
     )
+
+
+def class_weight_tensor(
+    class_weight: Sequence[float] | str | os.PathLike | None,
+) -> Tensor | None:
+    """Return the weights of the classes, ``(K,)``, from a sequence, an array or a file."""
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, (str, os.PathLike)):
+        class_weight = read_class_weight(class_weight)
+    if hasattr(class_weight, 'tolist'):
+        class_weight = class_weight.tolist()
+    return torch.tensor([check_number('class_weight', weight) for weight in class_weight])
 
 
 def read_class_weight(path: str | os.PathLike) -> list[float]:

@@ -9,7 +9,7 @@ from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, per_class
 from mmcalib.options import check_integer, check_number
 
-# Between which a multiplier stays, as in the published code.
+# Range of a multiplier, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)
 
 
@@ -54,12 +54,13 @@ def cals(
 def lagrangian(
     logits: Tensor, multipliers: Tensor, rho: Tensor | float, margin: float
 ) -> tuple[Tensor, Tensor]:
-    """Return P of each logit, and its derivative by h, both ``(N, K, *)``."""
-    known = logits > float('-inf')
-    excess = torch.where(known, (logits.amax(dim=1, keepdim=True) - logits) / margin - 1, 0)
-    own = per_class(multipliers.to(logits.dtype), logits)
-    slope = torch.where(known, torch.relu(own + rho * excess), 0)
-    return torch.where(known, (slope.square() - own.square()) / (2 * rho), 0), slope
+    """Return the penalty P of each logit, and its derivative by h, both ``(N, K, *)``."""
+    is_finite = logits > float('-inf')
+    excess = torch.where(is_finite, (logits.amax(dim=1, keepdim=True) - logits) / margin - 1, 0)
+    multiplier = per_class(multipliers.to(logits.dtype), logits)
+    slope = torch.where(is_finite, torch.relu(multiplier + rho * excess), 0)
+    penalty = torch.where(is_finite, (slope.square() - multiplier.square()) / (2 * rho), 0)
+    return penalty, slope
 
 
 class CALSLoss(CalibrationLoss):
@@ -133,11 +134,12 @@ class CALSLoss(CalibrationLoss):
         Returns:
             ``(K + 2,)`` float64: sums of the derivatives, of the penalties, and M.
         """
-        multipliers, rho = self.multipliers.to(logits.device), self.rho.to(logits.device)
-        penalty, slope = lagrangian(logits, multipliers, rho, self.margin)
-        slopes = slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
-        penalties = penalty.sum(dtype=torch.float64).view(1)
-        return torch.cat([slopes, penalties, slopes.new_tensor([len(logits)])]).cpu()
+        multipliers = self.multipliers.to(logits.device)
+        penalty, slope = lagrangian(logits, multipliers, self.rho.to(logits.device), self.margin)
+        sum_of_slopes = slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
+        sum_of_penalties = penalty.sum(dtype=torch.float64).view(1)
+        count = sum_of_slopes.new_tensor([len(logits)])
+        return torch.cat([sum_of_slopes, sum_of_penalties, count]).cpu()
 
     @torch.no_grad()
     def update(self, statistics: Tensor) -> None:
@@ -147,12 +149,11 @@ class CALSLoss(CalibrationLoss):
         """
         if statistics[-1] == 0:
             return
-        *slopes, penalty = (statistics[:-1] / statistics[-1]).tolist()
+        means = statistics[:-1] / statistics[-1]
+        penalty = means[-1].item()
         self.num_updates += 1
-        due = self.num_updates.item() % self.rho_interval == 0
-        if due and penalty > self.tau * self.last_penalty.item() > 0:
+        is_due = self.num_updates.item() % self.rho_interval == 0
+        if is_due and penalty > self.tau * self.last_penalty.item() > 0:
             self.rho.fill_(min(self.rho_max, self.rho.item() * self.rho_growth))
         self.last_penalty.fill_(penalty)
-        self.multipliers.copy_(
-            torch.tensor(slopes, dtype=torch.float64, device='cpu').clamp(*MULTIPLIERS)
-        )
+        self.multipliers.copy_(means[:-1].double().clamp(*MULTIPLIERS))

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, finite, nll
+from mmcalib.losses.cross_entropy import clamp_to_finite, cross_entropy, nll
 
 
 def confidence_penalty(
@@ -43,14 +43,16 @@ def confidence_penalty(
         # 2×150×256×256 and 0.35 of its memory, where the log-softmax takes 1.11 and 0.68.
         normaliser = logits.logsumexp(dim=1)
         probs = (logits - normaliser.unsqueeze(1)).exp()
-        # Its gradient is -p (l - sum of p l), to which the parts that are detached add nothing.
-        entropy = normaliser.detach() - (probs * finite(logits.detach())).sum(dim=1)
+        # The gradient is -p (l - sum of p l), to which the detached parts add nothing.
+        entropy = normaliser.detach() - (probs * clamp_to_finite(logits.detach())).sum(dim=1)
         rows = cross_entropy(logits, target, class_weight)
     else:
         log_probs = F.log_softmax(logits, dim=1)
-        entropy = -(log_probs.exp() * finite(log_probs)).sum(dim=1)
+        entropy = -(log_probs.exp() * clamp_to_finite(log_probs)).sum(dim=1)
         rows = nll(log_probs, target, class_weight)
-    return rows - (alpha / logits.shape[1] if class_reduction == 'mean' else alpha) * entropy
+    if class_reduction == 'mean':
+        alpha = alpha / logits.shape[1]
+    return rows - alpha * entropy
 
 
 class ConfidencePenaltyLoss(CalibrationLoss):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, of_label, pick, power
+from mmcalib.losses.cross_entropy import cross_entropy, pick, power, weight_by_label
 
 
 def dual_focal(
@@ -40,11 +40,13 @@ def dual_focal(
         tensor([0.3466])
     """
     constant = logits.detach()
-    lower = constant.masked_fill(constant >= pick(constant, target).unsqueeze(1), float('-inf'))
-    highest, ranked_next = lower.max(dim=1)
-    true, below = (-cross_entropy(logits, label) for label in (target, ranked_next))
-    weight = below.exp().masked_fill(highest == float('-inf'), 0) - torch.expm1(true)
-    return of_label(-power(weight, gamma, detach_weight) * true, target, class_weight)
+    is_lower = constant < pick(constant, target).unsqueeze(1)
+    next_logit, next_class = torch.where(is_lower, constant, float('-inf')).max(dim=1)
+    log_prob = -cross_entropy(logits, target)
+    next_prob = (-cross_entropy(logits, next_class)).exp()
+    next_prob = next_prob.masked_fill(next_logit == float('-inf'), 0)
+    weight = power(next_prob - torch.expm1(log_prob), gamma, detach_weight)
+    return weight_by_label(-weight * log_prob, target, class_weight)
 
 
 class DualFocalLoss(CalibrationLoss):

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import power, with_factor
+from mmcalib.losses.cross_entropy import power, weighted_cross_entropy
 
 
 def inverse_focal(
@@ -39,8 +39,11 @@ def inverse_focal(
         >>> inverse_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([1.0397])
     """
-    factor = lambda x: power(1 + x.exp(), gamma, detach_weight)  # noqa: E731
-    return with_factor(logits, target, factor, class_weight)
+
+    def factor(log_probs: Tensor) -> Tensor:
+        return power(1 + log_probs.exp(), gamma, detach_weight)
+
+    return weighted_cross_entropy(logits, target, factor, class_weight)
 
 
 class InverseFocalLoss(CalibrationLoss):

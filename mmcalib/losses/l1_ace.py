@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import shares_of
+from mmcalib.losses.cross_entropy import target_probabilities
 
 
 def l1_ace(
@@ -50,39 +50,60 @@ def l1_ace(
     Returns:
         A scalar; 0 where no row counts.
     """
-    is_map = logits.ndim > 2
-    if is_map:
-        logits, weight = logits.flatten(2), weight.flatten(1)
+    if logits.ndim > 2:
+        logits = logits.flatten(2)
+        weight = weight.flatten(1)
         target = target.flatten(2 if target.is_floating_point() else 1)
-    probs, each = F.softmax(logits, dim=1), weight.unsqueeze(1)
-    gaps = (probs - shares_of(target, probs)) * each
-    size = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
-    sums = [probs.new_zeros(size)] * 2
-    for bins, part in _memberships(probs, num_bins, binning):
-        rows = [x if part is None else x * part for x in (gaps, each.expand_as(probs))]
-        sums = [s.scatter_add(2 * is_map, bins, x) for s, x in zip(sums, rows, strict=True)]
-    both = torch.stack(sums)
-    if not is_map:  # one image, of all rows
-        both = both.transpose(1, 2).unsqueeze(1)
-    gap, count = over_ranks(both if per_image else both.sum(dim=1, keepdim=True))
+    probs = F.softmax(logits, dim=1)
+    weight = weight.unsqueeze(1).expand_as(probs)
+    gaps = (probs - target_probabilities(target, probs)) * weight
+    bins = _sum_by_bin(probs, gaps, weight, num_bins, binning)
+    if not per_image:
+        bins = bins.sum(dim=1, keepdim=True)
+    gap, count = over_ranks(bins)
     filled = (count > 0).to(gap.dtype)
-    # A group without a valid row has no bins, and no part in the mean.
-    groups = filled.amax(dim=(1, 2))
+    # An image without a valid row has no bins, and no part in the mean.
+    has_rows = filled.amax(dim=(1, 2))
     if binning == 'soft':
         filled = count.clamp(max=1)
     errors = divide((divide(gap, count).abs() * filled).sum(dim=2), filled.sum(dim=2))
-    return divide((errors.mean(dim=1) * groups).sum(), groups.sum())
+    return divide((errors.mean(dim=1) * has_rows).sum(), has_rows.sum())
+
+
+def _sum_by_bin(probs: Tensor, gaps: Tensor, weight: Tensor, num_bins: int, binning: str) -> Tensor:
+    """Return the sums of gaps and of weights in each bin, ``(2, N, K, B)``; N is 1 for rows.
+
+    Args:
+        probs: ``(N, K)`` of rows, ``(N, K, P)`` of images.
+        gaps: Weighted differences of probability and target, in the shape of `probs`.
+        weight: Weights, in the shape of `probs`.
+        num_bins: B.
+        binning: ``'hard'`` or ``'soft'``.
+    """
+    is_map = probs.ndim > 2
+    axis = 2 if is_map else 0
+    shape = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
+    sum_of_gaps = probs.new_zeros(shape)
+    sum_of_weights = probs.new_zeros(shape)
+    for index, membership in _memberships(probs, num_bins, binning):
+        gaps_in_bin = gaps if membership is None else gaps * membership
+        weight_in_bin = weight if membership is None else weight * membership
+        sum_of_gaps = sum_of_gaps.scatter_add(axis, index, gaps_in_bin)
+        sum_of_weights = sum_of_weights.scatter_add(axis, index, weight_in_bin)
+    bins = torch.stack([sum_of_gaps, sum_of_weights])
+    return bins if is_map else bins.transpose(1, 2).unsqueeze(1)
 
 
 def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tensor, Tensor | None]]:
-    """Return bins and the share that each row has in them, None for all of it."""
+    """Return the indices of bins, and the part of each row that belongs to them, None for all."""
     if binning == 'hard':
         return [((probs.detach() * num_bins).long().clamp_(0, num_bins - 1), None)]
     position = (probs * num_bins - 0.5).clamp(min=0, max=num_bins - 1)
     low = position.detach().floor()
-    upper = position - low
-    bins = low.long().clamp_(0, num_bins - 1)  # a NaN is no bin
-    return [(bins, 1 - upper), ((bins + 1).clamp(max=num_bins - 1), upper)]
+    upper_part = position - low
+    lower_bin = low.long().clamp_(0, num_bins - 1)  # A NaN becomes the index of some bin.
+    upper_bin = (lower_bin + 1).clamp(max=num_bins - 1)
+    return [(lower_bin, 1 - upper_part), (upper_bin, upper_part)]
 
 
 class L1ACELoss(BatchLoss):

@@ -63,4 +63,5 @@ class NACLLoss(NeighbourLoss):
         self.kernel_size = check_choice('kernel_size', kernel_size, (1, 3, 5, 7, 9))
 
     def kernel(self) -> Tensor:
+        """Return the weights of a square of neighbours, all of them 1."""
         return torch.ones(self.kernel_size, self.kernel_size, device='cpu')

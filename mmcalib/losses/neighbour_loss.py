@@ -20,24 +20,25 @@ def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tenso
         num_classes: K.
         kernel: ``(S, S)`` weights of odd S, that of the pixel itself in the middle.
     """
-    around, (height, width) = [len(kernel) // 2] * 4, labels.shape[1:]
-    known = F.pad(valid.to(kernel.dtype), around).unsqueeze(1)
-    labels = F.pad(labels, around).unsqueeze(1)
+    height, width = labels.shape[1:]
+    padding = [len(kernel) // 2] * 4
+    valid_weight = F.pad(valid.to(kernel.dtype), padding).unsqueeze(1)
+    labels = F.pad(labels, padding).unsqueeze(1)
     shares = kernel.new_zeros(len(labels), num_classes, height, width)
     total = kernel.new_zeros(len(labels), 1, height, width)
     # Each neighbour adds to one class of a pixel, where a convolution would go through all of them.
-    for place in range(kernel.numel()):  # PyTorch 2.6 compiles no itertools.product
-        down, right = divmod(place, len(kernel))
-        pixels = ..., slice(down, down + height), slice(right, right + width)
-        part = known[pixels] * kernel[down, right]
-        shares.scatter_add_(1, labels[pixels], part)
-        total += part
-    # Around no known pixel at all, that is only around ignored ones, any share will do.
+    for index in range(kernel.numel()):  # PyTorch 2.6 compiles no itertools.product.
+        down, right = divmod(index, len(kernel))
+        pixels = (..., slice(down, down + height), slice(right, right + width))
+        weight = valid_weight[pixels] * kernel[down, right]
+        shares.scatter_add_(1, labels[pixels], weight)
+        total += weight
+    # Only an ignored pixel has no valid one around it, so its shares do not matter.
     return shares.div_(total.masked_fill(total == 0, 1))
 
 
 class NeighbourLoss(CalibrationLoss):
-    """A loss whose formula takes `neighbours`, the class shares around every pixel of a map.
+    """Base of the losses whose formula takes `neighbours`, the class shares around every pixel.
 
     They are computed once, before the formula, since a compiler would go through all classes for
     each neighbour. A subclass gives their weights by its method ``kernel``.
@@ -45,7 +46,7 @@ class NeighbourLoss(CalibrationLoss):
 
     soft_targets = False
 
-    def read(self, pred, target, weight, ignore_index) -> tuple[Tensor, Tensor, dict]:
+    def prepare_call(self, pred, target, weight, ignore_index) -> tuple[Tensor, Tensor, dict]:
         """Check a call, and add the neighbours to the options of the formula.
 
         Raises:
@@ -57,7 +58,7 @@ class NeighbourLoss(CalibrationLoss):
                 f'(N, K, H, W); got {tuple(pred.shape)}. For rows, use another loss, such as '
                 'MarginLabelSmoothingLoss'
             )
-        labels, valid, options = super().read(pred, target, weight, ignore_index)
+        labels, valid, options = super().prepare_call(pred, target, weight, ignore_index)
         kernel = self.kernel().to(pred.device, torch.promote_types(pred.dtype, torch.float32))
         options['neighbours'] = shares_around(labels, valid, pred.shape[1], kernel)
         return labels, valid, options

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import power, with_factor
+from mmcalib.losses.cross_entropy import power, weighted_cross_entropy
 from mmcalib.options import check_number
 
 
@@ -41,16 +41,23 @@ def softmax_focal(
         >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-    return with_factor(logits, target, lambda x: _factor(x, gamma), class_weight)
+
+    def factor(log_probs: Tensor) -> Tensor:
+        exponent = gamma
+        if isinstance(gamma, Sequence):
+            exponent = _scheduled_gamma(log_probs.detach().exp(), gamma)
+        return power(-torch.expm1(log_probs), exponent)
+
+    return weighted_cross_entropy(logits, target, factor, class_weight)
 
 
-def _factor(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:
-    if isinstance(gamma, Sequence):
-        probs, schedule = log_probs.detach().exp(), gamma
-        gamma = torch.full_like(probs, schedule[-1][1])
-        for bound, value in reversed(schedule[:-1]):
-            gamma = gamma.masked_fill(probs < bound, value)
-    return power(-torch.expm1(log_probs), gamma)
+def _scheduled_gamma(probs: Tensor, schedule: Sequence[tuple[float, float]]) -> Tensor:
+    """Return the gamma of each probability."""
+    _, last_gamma = schedule[-1]
+    gamma = torch.full_like(probs, last_gamma)
+    for bound, gamma_below in reversed(schedule[:-1]):
+        gamma = gamma.masked_fill(probs < bound, gamma_below)
+    return gamma
 
 
 def sample_dependent_focal(
@@ -89,7 +96,12 @@ class SampleDependentFocalLoss(CalibrationLoss):
     loss_name = 'loss_flsd'
 
     def check_parameter(self, name: str, value: object) -> object:
-        bounds = [0, *(check_number('a bound of schedule', bound) for bound, _ in value)]
+        """Return a schedule as a tuple of pairs, or raise an error if it is none."""
+        bounds = [0]
+        schedule = []
+        for bound, gamma in value:
+            bounds.append(check_number('a bound of schedule', bound))
+            schedule.append((bound, check_number('a gamma of schedule', gamma)))
         if sorted(set(bounds)) != bounds or bounds[-1] != 1:
             raise ValueError(f'the bounds of schedule must ascend to 1, got {value}')
-        return tuple((b, check_number('a gamma of schedule', gamma)) for b, gamma in value)
+        return tuple(schedule)

@@ -20,7 +20,7 @@ def svls(
 
     Args:
         logits: ``(N, K, *)``.
-        target: ``(N, *)`` labels, which are in the smoothed ones already.
+        target: ``(N, *)`` labels; not used, since the smoothed ones have them already.
         neighbours: :math:`\tilde y`, ``(N, K, *)``, shares of the classes around a pixel; see
             :func:`~mmcalib.losses.neighbour_loss.shares_around`.
         class_weight: ``(K,)`` weights of the classes.
@@ -44,7 +44,7 @@ class SVLSLoss(NeighbourLoss):
 
     Args:
         sigma: Standard deviation of the Gaussian, in pixels; the paper uses 1.
-        common: Of :class:`CalibrationLoss`.
+        common: Options of :class:`CalibrationLoss`.
 
     Raises:
         ValueError: If an option is out of range; for soft targets.
@@ -59,6 +59,7 @@ class SVLSLoss(NeighbourLoss):
         self.sigma = self.check_parameter('sigma', sigma)
 
     def kernel(self) -> Tensor:
+        """Return the Gaussian weights of 3×3 pixels, the middle as heavy as all neighbours."""
         side = math.exp(-1 / (2 * self.sigma**2))
         line = torch.tensor([side, 1, side], dtype=torch.float64, device='cpu')
         kernel = line.unsqueeze(1) * line

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.value_and_gradient import GPU_PIECE, PIECE, WithGradient, in_one, in_pieces
+from mmcalib.losses.value_and_gradient import (
+    GPU_PIECE,
+    PIECE,
+    WithGradient,
+    differentiate_compiled,
+    differentiate_in_pieces,
+)
 from mmcalib.tensors import at_least_single
 
 # A narrow tile needs few columns of the source, over which a product of matrices sums.
 COLUMNS = 64
 
 
-def why_only_whole(loss: nn.Module) -> str | None:
+def reason_for_whole_logits(loss: nn.Module) -> str | None:
     """Return the reason why a loss needs the logits of all pixels at once, None if tiles do."""
-    kind, methods = type(loss), ('forward', 'read', 'of_rows')
-    if any(getattr(kind, each, None) is not getattr(CalibrationLoss, each) for each in methods):
-        return f'{kind.__name__} is no sum over single pixels of mmcalib'
-    return f"{kind.__name__} has reduction='none'" if loss.reduction == 'none' else None
+    kind = type(loss)
+    for method in ('forward', 'prepare_call', 'weighted_loss'):
+        if getattr(kind, method, None) is not getattr(CalibrationLoss, method):
+            return f'{kind.__name__} is no sum over single pixels of mmcalib'
+    if loss.reduction == 'none':
+        return f"{kind.__name__} has reduction='none'"
+    return None
 
 
 def upsampled_loss(
@@ -31,11 +41,11 @@ def upsampled_loss(
 
     .. math:: L(U l), \qquad \nabla_l L = U^\top \nabla L
 
-    Upsampling, U, is a product with a matrix on each side, so both are had tile by tile, and only
-    the gradient by `logits` is kept.
+    Upsampling, U, is a product with a matrix on each side, so both are computed tile by tile, and
+    only the gradient by `logits` is kept.
 
     Args:
-        loss: One of which :func:`why_only_whole` returns None.
+        loss: A loss for which :func:`reason_for_whole_logits` returns None.
         logits: ``(N, K, h, w)``. float16 and bfloat16 are upsampled and computed in float32.
         labels: ``(N, H, W)``.
         ignore_index: The label that takes no part.
@@ -46,43 +56,57 @@ def upsampled_loss(
     """
     # In the shape of the upsampled logits, without their memory.
     pred = logits.new_empty(()).expand(*logits.shape[:2], *labels.shape[1:])
-    target, valid, options = loss.read(pred, labels, None, ignore_index)
+    target, valid, options = loss.prepare_call(pred, labels, None, ignore_index)
     weight = loss.row_weights(valid, pred, loss.reduction)
-    both = in_one if loss.compiled else in_pieces
+    differentiate = differentiate_compiled if loss.compiled else differentiate_in_pieces
 
-    def by_tiles(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def sum_over_tiles(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         small = at_least_single(logits)
-        piece = PIECE.get(logits.device.type, GPU_PIECE) // (COLUMNS * logits.shape[1])
-        down = _interpolation(small, 2, labels.shape[1], align_corners, max(piece, 1))
-        across = _interpolation(small, 3, labels.shape[2], align_corners, COLUMNS)
-        value, grad = weight.new_zeros(()), torch.zeros_like(small)
+        lines_per_tile = PIECE.get(logits.device.type, GPU_PIECE) // (COLUMNS * logits.shape[1])
+        line_bands = _bands(small, 2, labels.shape[1], align_corners, max(lines_per_tile, 1))
+        column_bands = _bands(small, 3, labels.shape[2], align_corners, COLUMNS)
+        value = weight.new_zeros(())
+        grad = torch.zeros_like(small)
         correct = torch.zeros((), dtype=torch.int64, device=logits.device)
-        for image, (lines, above, up), (columns, beside, left) in product(
-            range(len(logits)), down, across
-        ):
-            source = (slice(image, image + 1), slice(None), above, beside)
-            tile = (slice(image, image + 1), lines, columns)
-            large = up @ small[source] @ left.T
-            found, slope = both(loss.formula, target[tile], weight[tile], options, large)
-            value += found
-            grad[source] += up.T @ (slope @ left)
-            correct += ((large.argmax(dim=1) == target[tile]) & valid[tile]).sum()
+        for index, lines, columns in product(range(len(logits)), line_bands, column_bands):
+            image = slice(index, index + 1)
+            source = (image, slice(None), lines.source, columns.source)
+            tile = (image, lines.tile, columns.tile)
+            tile_logits = lines.matrix @ small[source] @ columns.matrix.T
+            tile_value, tile_grad = differentiate(
+                loss.formula, target[tile], weight[tile], options, tile_logits
+            )
+            value += tile_value
+            grad[source] += lines.matrix.T @ (tile_grad @ columns.matrix)
+            correct += ((tile_logits.argmax(dim=1) == target[tile]) & valid[tile]).sum()
         return value, grad, correct
 
     with torch.autocast(logits.device.type, enabled=False):
-        return WithGradient.apply(logits, by_tiles)
+        return WithGradient.apply(logits, sum_over_tiles)
 
 
-def _interpolation(
-    logits: Tensor, axis: int, size: int, align_corners: bool, step: int
-) -> list[tuple[slice, slice, Tensor]]:
-    """Return parts of an upsampled axis, the points they lie between, and the matrices."""
+class Band(NamedTuple):
+    """Part of an upsampled axis.
+
+    Attributes:
+        tile: Its slice of the upsampled axis.
+        source: The slice of the small axis that it is interpolated from.
+        matrix: Weights of the interpolation, ``(tile, source)``.
+    """
+
+    tile: slice
+    source: slice
+    matrix: Tensor
+
+
+def _bands(logits: Tensor, axis: int, size: int, align_corners: bool, step: int) -> list[Band]:
+    """Cut an axis that is upsampled to `size` into bands of `step`."""
     unit = torch.eye(logits.shape[axis], dtype=logits.dtype, device='cpu').unsqueeze(0)
     matrix = F.interpolate(unit, size=size, mode='linear', align_corners=align_corners)[0].T
-    parts = []
+    bands = []
     for start in range(0, size, step):
-        wanted = slice(start, start + step)
-        used = matrix[wanted].any(dim=0).nonzero().flatten().tolist()
+        tile = slice(start, start + step)
+        used = matrix[tile].any(dim=0).nonzero().flatten().tolist()
         source = slice(used[0], used[-1] + 1)
-        parts.append((wanted, source, matrix[wanted, source].to(logits.device)))
-    return parts
+        bands.append(Band(tile, source, matrix[tile, source].to(logits.device)))
+    return bands

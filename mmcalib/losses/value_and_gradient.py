@@ -32,32 +32,35 @@ def weighted_sum(formula, logits, target, weight, options, compile=False) -> Ten
         logits: ``(N, K, *)``; float16 and bfloat16 are computed in float32.
         target: ``(N, *)`` int64 labels in [0, K), or ``(N, K, *)`` probabilities.
         weight: ``(N, *)``; float32 or float64.
-        options: Further arguments of the formula; of one in the shape of the logits, each piece has
-            its own.
+        options: Further arguments of the formula. A tensor in the shape of the logits is cut into
+            the same pieces.
         compile: Use ``torch.compile``. Where that does not work: eager, with one warning.
 
     Returns:
         A scalar in the dtype of `weight`.
     """
     inputs = [x for x in (target, weight, *options.values()) if torch.is_tensor(x)]
-    kept = torch.is_grad_enabled() and logits.requires_grad and not torch.compiler.is_compiling()
-    if not kept or any(x.requires_grad for x in inputs):
-        return total(formula, logits, target, weight, options)
-    function = in_one if compile else in_pieces
-    both = functools.partial(function, formula, target, weight, options)
-    return WithGradient.apply(logits, both)[0]
+    is_training = torch.is_grad_enabled() and logits.requires_grad
+    if not is_training or torch.compiler.is_compiling() or any(x.requires_grad for x in inputs):
+        return plain_weighted_sum(formula, logits, target, weight, options)
+    differentiate = differentiate_compiled if compile else differentiate_in_pieces
+    function = functools.partial(differentiate, formula, target, weight, options)
+    return WithGradient.apply(logits, function)[0]
 
 
 class WithGradient(torch.autograd.Function):
-    """Calls a function that returns its value, the gradient by the logits, and what has none."""
+    """Value of a function of the logits that computes its gradient in the forward pass.
+
+    The function returns the value, its gradient, and any number of tensors without a gradient.
+    """
 
     @staticmethod
     def forward(ctx, logits, function):
-        value, grad, *more = function(logits.detach())
+        value, grad, *others = function(logits.detach())
         ctx.save_for_backward(grad)
         ctx.dtype = logits.dtype
-        ctx.mark_non_differentiable(*more)
-        return value, *more
+        ctx.mark_non_differentiable(*others)
+        return value, *others
 
     @staticmethod
     def backward(ctx, grad_output, *_):
@@ -70,77 +73,94 @@ class WithGradient(torch.autograd.Function):
         return grad.to(ctx.dtype), None
 
 
-def total(formula, logits, target, weight, options) -> Tensor:
-    """Return the weighted sum."""
-    return (formula(without_unweighted(logits, weight), target, **options) * weight).sum()
+def plain_weighted_sum(formula, logits, target, weight, options) -> Tensor:
+    """Return the weighted sum of the row losses by plain operations."""
+    return (formula(zero_unweighted(logits, weight), target, **options) * weight).sum()
 
 
-def without_unweighted(logits: Tensor, weight: Tensor) -> Tensor:
-    """Return logits of which a row without weight adds nothing, not even a NaN."""
+def zero_unweighted(logits: Tensor, weight: Tensor) -> Tensor:
+    """Return logits that are 0 in rows without weight, so that not even a NaN there counts."""
     logits = at_least_single(logits)
     if logits.device.type == 'cpu' and not torch.compiler.is_compiling() and weight.all():
         return logits
     return torch.where((weight != 0).unsqueeze(1), logits, 0)
 
 
-def in_pieces(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
-    """Return value and gradient by autograd, a piece of the rows at a time."""
-    shape, soft = logits.shape, target.is_floating_point()
-    maps = [key for key, x in options.items() if torch.is_tensor(x) and x.shape == shape]
+def differentiate_in_pieces(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
+    """Return value and gradient of the weighted sum by autograd, a piece of the rows at a time."""
+    shape = logits.shape
+    is_soft = target.is_floating_point()
+    maps = [name for name, x in options.items() if torch.is_tensor(x) and x.shape == shape]
     if logits.ndim > 2:
-        # Pixels go their own ways; and softmax is several times slower on (N, K, 1) than on (N, K).
-        logits, weight = logits.flatten(2), weight.flatten(1)
-        target = target.flatten(2 if soft else 1)
-        options = options | {key: options[key].flatten(2) for key in maps}
-    grad, value = torch.empty_like(logits, dtype=kept_dtype(logits)), weight.new_zeros(())
-    for rows in _pieces(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
-        dense = (rows[0], slice(None), *rows[1:])
-        mine = options | {key: options[key][dense] for key in maps}
+        # Maps are cut along their pixels. Rows (N, K) stay as they are, since a softmax is several
+        # times slower on (N, K, 1).
+        logits = logits.flatten(2)
+        weight = weight.flatten(1)
+        target = target.flatten(2 if is_soft else 1)
+        options = options | {name: options[name].flatten(2) for name in maps}
+    grad = torch.empty_like(logits, dtype=gradient_dtype(logits))
+    value = weight.new_zeros(())
+    for rows in _piece_slices(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
+        with_classes = (rows[0], slice(None), *rows[1:])
+        piece_target = target[with_classes] if is_soft else target[rows]
+        piece_options = options | {name: options[name][with_classes] for name in maps}
         with torch.enable_grad():
-            part = at_least_single(logits[dense]).detach().requires_grad_()
-            found = total(formula, part, target[dense if soft else rows], weight[rows], mine)
-        grad[dense] = torch.autograd.grad(found, part)[0]
-        value += found.detach()
+            piece = at_least_single(logits[with_classes]).detach().requires_grad_()
+            piece_value = plain_weighted_sum(
+                formula, piece, piece_target, weight[rows], piece_options
+            )
+        grad[with_classes] = torch.autograd.grad(piece_value, piece)[0]
+        value += piece_value.detach()
     return value, grad.reshape(shape)
 
 
-def _pieces(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:
+def _piece_slices(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:
     """Cut N, and P of ``(N, K, P)``, into slices of about `limit` logits."""
-    samples, pixels = (max(limit // max(size, 1), 1) for size in (shape[1:].numel(), shape[1]))
-    steps = zip(shape[::2], (samples, pixels), strict=False)
-    return product(*([slice(at, at + step) for at in range(0, n, step)] for n, step in steps))
+    samples = _slices(shape[0], limit // max(shape[1:].numel(), 1))
+    if len(shape) == 2:
+        return product(samples)
+    return product(samples, _slices(shape[2], limit // max(shape[1], 1)))
 
 
-def in_one(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
+def _slices(size: int, step: int) -> list[slice]:
+    """Cut an axis into slices of `step`, or of 1 if that is 0."""
+    step = max(step, 1)
+    return [slice(start, start + step) for start in range(0, size, step)]
+
+
+def differentiate_compiled(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
     """Return value and gradient by one compiled kernel; eagerly where the compiler fails."""
     if formula in _not_compilable:
-        return in_pieces(formula, target, weight, options, logits)
+        return differentiate_in_pieces(formula, target, weight, options, logits)
     try:
-        return _kernel_of(formula)(target, weight, options, logits)
-    except Exception as error:  # what a missing compiler raises differs from release to release
-        result = in_pieces(formula, target, weight, options, logits)  # raises its own errors
+        return _compiled_kernel(formula)(target, weight, options, logits)
+    except Exception as error:  # The error of a missing compiler differs from release to release.
+        # Bad input raises its own error here, so the compiler is not blamed for it.
+        value_and_gradient = differentiate_in_pieces(formula, target, weight, options, logits)
         _not_compilable.add(formula)
-        why = f'torch.compile does not work here for {formula.__name__}, so it runs eagerly'
-        warnings.warn(f'{why}: {type(error).__name__}: {error}', stacklevel=2)
-        return result
+        message = f'torch.compile does not work here for {formula.__name__}, so it runs eagerly'
+        warnings.warn(f'{message}: {type(error).__name__}: {error}', stacklevel=2)
+        return value_and_gradient
 
 
 @functools.cache
-def _kernel_of(formula: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def both(target, weight, options, logits):
-        function = torch.func.grad_and_value(total, argnums=1)
+def _compiled_kernel(formula: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def value_and_gradient(target, weight, options, logits):
+        function = torch.func.grad_and_value(plain_weighted_sum, argnums=1)
         grad, value = function(formula, at_least_single(logits), target, weight, options)
-        return value, grad.to(kept_dtype(logits))
+        return value, grad.to(gradient_dtype(logits))
 
-    # torch counts what it compiled by code object, which all formulas would share.
-    both.__code__ = both.__code__.replace(co_name=f'value_and_gradient_of_{formula.__name__}')
+    # torch counts compilations by code object, which all formulas would share.
+    value_and_gradient.__code__ = value_and_gradient.__code__.replace(
+        co_name=f'value_and_gradient_of_{formula.__name__}'
+    )
     # Left to itself the compiler computes focal's factor anew for each class of a pixel: 1.00
     # of cross-entropy's time at 4×21×256×256, where this takes 0.59.
-    return torch.compile(both, options={'realize_opcount_threshold': 25})
+    return torch.compile(value_and_gradient, options={'realize_opcount_threshold': 25})
 
 
-def kept_dtype(logits: Tensor) -> torch.dtype:
-    """Return the dtype of the gradient between the passes."""
+def gradient_dtype(logits: Tensor) -> torch.dtype:
+    """Return the dtype in which the gradient is kept between the passes."""
     # The gradient of a mean over many pixels underflows in float16, until mixed precision's loss
     # scale multiplies it in the backward pass.
     return torch.float32 if logits.dtype == torch.float16 else logits.dtype

@@ -190,9 +190,9 @@ MULTIPLIERS = torch.arange(1000.0) % 4 / 4
 class AnyCALSLoss(losses.CALSLoss):
     """Has learnt the multipliers of as many classes as a call has."""
 
-    def read(self, pred, *call):
+    def prepare_call(self, pred, *call):
         self.multipliers = MULTIPLIERS[: pred.shape[1]].to(pred.device)
-        return super().read(pred, *call)
+        return super().prepare_call(pred, *call)
 
 
 def learnt_ada_focal(**options):

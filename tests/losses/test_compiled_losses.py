@@ -22,7 +22,7 @@ def kernels():
     """Forget the kernels of other tests, which count towards torch's limits."""
     for wait in (True, False):
         torch.compiler.reset()
-        engine._kernel_of.cache_clear()
+        engine._compiled_kernel.cache_clear()
         engine._not_compilable.clear()
         if wait:
             yield

@@ -66,7 +66,7 @@ CALLS = [
     (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),
     (MBLS(), (4, 3), ZEROS, dict(avg_factor=4, reduction_override='sum'), 'avg_factor'),
     (MBLS(), (4, 3), ZEROS, dict(reduction_override='max'), "got 'max'"),
-    (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, {}, 'class_weight for 2 classes'),
+    (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, {}, 'class_weight has 2 weights for 3'),
     (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
     (losses.DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
     (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), {}, 'not probabilities'),

@@ -8,10 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmcalib.losses import CombinedLoss, MarginLabelSmoothingLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses import upsampled as module
-from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
+from mmcalib.losses.upsampled import reason_for_whole_logits, upsampled_loss
 
 K = 5
-BY_TILES = {name: case for name, case in ROWS.items() if why_only_whole(case.build()) is None}
+BY_TILES = {
+    name: case for name, case in ROWS.items() if reason_for_whole_logits(case.build()) is None
+}
 
 
 def draw(size=(37, 26), dtype=torch.float64, small=(8, 6)):
@@ -123,4 +125,4 @@ class OwnForward(SoftmaxFocalLoss):
     ],
 )
 def test_which_losses_need_the_whole(loss, reason):
-    assert reason in why_only_whole(loss)
+    assert reason in reason_for_whole_logits(loss)

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
-from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
+from mmcalib.losses.upsampled import reason_for_whole_logits, upsampled_loss
 
 LOSSES = 'loss_decode'
 
@@ -76,7 +76,7 @@ def why_not(head: nn.Module) -> str | None:
         return 'it has one channel, which a softmax does not take'
     if head.ignore_index is None:
         return 'it has no ignore_index'
-    return next(filter(None, map(why_only_whole, losses_of(head))), None)
+    return next(filter(None, map(reason_for_whole_logits, losses_of(head))), None)
 
 
 def fused_loss_by_feat(
