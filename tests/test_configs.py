@@ -1,5 +1,6 @@
 """Every config differs in its loss alone; one per data set and network trains for a step."""
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -229,7 +230,10 @@ def test_the_paper_has_these_values(folder):
             assert (values.margin, without.margin, without.alpha) == (margin, 0.0, 0.05)
 
 
-def test_the_bydate_posts_are_a_base_of_their_own():
-    cfg = load(ROOT / 'configs/_base_/datasets/20news_bydate.py')
+def test_newsgroups_config_of_page_splits_by_date(tmp_path):
+    page = (ROOT / 'docs/results/newsgroups.md').read_text('utf-8')
+    config = re.search(r'```python\n(_base_.*?)```', page, re.DOTALL)[1]
+    (tmp_path / 'bydate.py').write_text(config, 'utf-8')
+    cfg = load(tmp_path / 'bydate.py')
     sizes = [len(DATASETS.build(cfg[key].dataset)) for key in DATALOADERS]
     assert sizes == [71, 9, 40]
