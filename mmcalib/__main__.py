@@ -1,46 +1,120 @@
-"""The console command ``mmcalib``: every tool of the folder tools/ as a subcommand."""
+"""The table of commands, and the way from a command line to a command.
+
+The console command ``mmcalib NAME`` and the file ``tools/NAME.py`` both come here.
+"""
 
 from __future__ import annotations
 
 import ast
 import runpy
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
 
 from mmcalib import __version__
 from mmcalib.cli.files import package_folder
 from mmcalib.errors import did_you_mean
 
 USAGE = 'usage: mmcalib COMMAND …'
-SHORT = {'test-robustness': 'robustness'}
 
 
-def main() -> None:
-    """Run a subcommand as ``python tools/NAME.py`` does."""
-    paths = sorted(package_folder('mmcalib', 'tools').glob('*.py'))
-    names = [path.stem.replace('_', '-') for path in paths]
-    tools = {SHORT.get(name, name): path for name, path in zip(names, paths, strict=True)}
-    tools.pop('torchrun', None)  # which starts other tools
-    given = sys.argv[1] if len(sys.argv) > 1 else ''
-    name = given.replace('_', '-')
-    name = SHORT.get(name, name)
-    if name in tools:
-        run = runpy.run_path(str(tools[name]))['main']
+class Command(NamedTuple):
+    """Where a command is found.
+
+    Attributes:
+        parsing: Module with the parser of its command line and the dataclass of its options, which
+            imports neither torch nor mmengine. It has the functions ``build_parser()`` and
+            ``parse(parser, arguments)``; its docstring is the description in the help.
+        module: Module with the function that does it.
+        function: Name of this function. It takes the options and returns the exit status, None
+            for 0.
+    """
+
+    parsing: str
+    module: str
+    function: str
+
+
+COMMANDS = {
+    'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
+    'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+}
+# Commands whose parser and body are still in their files of tools/.
+UNMOVED = {
+    'calibrate': 'calibrate',
+    'convert-efficientnet-lite': 'convert_efficientnet_lite',
+    'export': 'export',
+    'predict': 'predict',
+    'report': 'report',
+    'robustness': 'test_robustness',
+    'sweep': 'sweep',
+    'visualize': 'visualize',
+}
+OTHER_NAMES = {'test-robustness': 'robustness'}
+
+
+def main(name: str | None = None) -> NoReturn:
+    """Run a command and exit with its status.
+
+    Args:
+        name: Name of the command, as a file of ``tools/`` gives it; None to take it from the
+            command line, as the console command does.
+    """
+    if name is not None:
+        sys.exit(run_command(name, sys.argv[1:]))
+    word = sys.argv[1] if len(sys.argv) > 1 else ''
+    name = word.replace('_', '-')
+    name = OTHER_NAMES.get(name, name)
+    if name in (*COMMANDS, *UNMOVED):
         sys.argv = [f'mmcalib {name}', *sys.argv[2:]]
-        run()
-    elif given == '--version':
+        sys.exit(run_command(name, sys.argv[1:]))
+    if word == '--version':
         print(f'mmcalib {__version__}')
-    elif given in ('', '-h', '--help', 'help'):
-        print(f'{USAGE}\n\nTrain, measure and calibrate the confidence of mmpretrain and '
-              'mmsegmentation models.\n\ncommands:')  # fmt: skip
-        for name, path in tools.items():
-            text = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or ''
-            print(f'  {name:<{max(map(len, tools))}}', ' '.join(text.split('\n\n')[0].split()))
-        print('\nmmcalib COMMAND --help lists the options of a command.')
-        sys.exit(0 if given else 2)
-    else:
-        print(f'{USAGE}\nmmcalib: error: no command {given!r}{did_you_mean(name, tools)}',
-              file=sys.stderr)  # fmt: skip
-        sys.exit(2)
+        sys.exit()
+    if word in ('', '-h', '--help', 'help'):
+        print(help_text())
+        sys.exit(0 if word else 2)
+    near = did_you_mean(name, (*COMMANDS, *UNMOVED))
+    print(f'{USAGE}\nmmcalib: error: no command {word!r}{near}', file=sys.stderr)
+    sys.exit(2)
+
+
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Parse a command line, do what it asks for, and return the exit status."""
+    if name in UNMOVED:
+        runpy.run_path(str(package_folder('mmcalib', 'tools') / f'{UNMOVED[name]}.py'))['main']()
+        return 0
+    command = COMMANDS[name]
+    parsing = import_module(command.parsing)
+    parser = parsing.build_parser()
+    options = parsing.parse(parser, arguments)
+    with parser.ending_with_errors():
+        function = getattr(import_module(command.module), command.function)  # takes seconds
+        return function(options) or 0
+
+
+def help_text() -> str:
+    """Return the help of the console command, with the first paragraph of each command's own."""
+    descriptions = {}
+    for name, command in COMMANDS.items():
+        descriptions[name] = import_module(command.parsing).__doc__
+    for name, file in UNMOVED.items():
+        source = (package_folder('mmcalib', 'tools') / f'{file}.py').read_text(encoding='utf-8')
+        descriptions[name] = ast.get_docstring(ast.parse(source))
+    width = max(map(len, descriptions))
+    lines = [
+        USAGE,
+        '',
+        'Train, measure and calibrate the confidence of mmpretrain and mmsegmentation models.',
+        '',
+        'commands:',
+    ]
+    for name, description in descriptions.items():
+        first_paragraph = ' '.join(description.split('\n\n')[0].split())
+        lines.append(f'  {name:<{width}} {first_paragraph}')
+    lines += ['', 'mmcalib COMMAND --help lists the options of a command.']
+    return '\n'.join(lines)
 
 
 if __name__ == '__main__':

@@ -1,10 +1,13 @@
 """Help, the console command, and every command line that is refused in one line."""
 
+import dataclasses
+import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ import torch
 from commands import ROOT
 
 from mmcalib import __main__, __version__, names
+from mmcalib.__main__ import COMMANDS
 from mmcalib.calibration import draw
 from mmcalib.cli.files import find_checkpoint, find_config
 from mmcalib.cli.parser import ToolParser
@@ -171,6 +175,33 @@ def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
     assert not imported.strip()
     assert re.search(rf'\nexamples?:\n  python tools/{tool} \S', text)
     assert IN_THE_HELP.get(tool, '') in text
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_options_are_the_arguments_of_the_parser(name):
+    """Each field is an argument, with its default; `members` are config and checkpoints."""
+    parsing = importlib.import_module(COMMANDS[name].parsing)
+    parser = parsing.build_parser()
+    fields = {field.name: field.default for field in dataclasses.fields(options_class(parsing))}
+    arguments = {action.dest: action.default for action in parser._actions if action.dest != 'help'}
+    arguments.pop(SUPPRESS, None)
+    if fields.pop('members', None):
+        del arguments['config'], arguments['checkpoint']
+        arguments.setdefault('temperature', None)
+    required = [action.dest for action in parser._actions if action.required]
+    for dest in required:
+        arguments.pop(dest, None)
+        assert fields.pop(dest, dataclasses.MISSING) is dataclasses.MISSING
+    assert fields == arguments
+
+
+def options_class(parsing):
+    """Return the dataclass of options that a module of `cli` defines."""
+    (found,) = (
+        each for each in vars(parsing).values()
+        if dataclasses.is_dataclass(each) and each.__module__ == parsing.__name__
+    )  # fmt: skip
+    return found
 
 
 def test_the_names_of_the_helps_are_those_of_the_package():

@@ -92,7 +92,6 @@ def main() -> None:
     args = parser.parse_intermixed_args()
 
     options = dict(vars(args))
-    del options['local_rank']
     options['checkpoint'], options['images'] = tell_checkpoints_from_images(
         args.config, options.pop('checkpoints_and_images')
     )

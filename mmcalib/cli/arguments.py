@@ -3,16 +3,64 @@
 from __future__ import annotations
 
 import os
-from argparse import Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
-from functools import partial
+import sys
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mmcalib.cli.files import split_members
+from mmcalib.cli.files import Member, split_members
 from mmcalib.cli.parser import ToolParser
 from mmcalib.errors import UserError
 from mmcalib.names import EVALUATIONS
 
 CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
 SPLITS = ('test', 'val')
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """Options of every command that builds a Runner, see :func:`add_runner_arguments`.
+
+    Attributes:
+        cfg_options: Dotted keys of the config and their new values.
+        launcher: What started the processes, ``'none'`` for a single one.
+    """
+
+    cfg_options: dict | None = None
+    launcher: str = 'none'
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanOptions:
+    """Options of a model that may average several predictions, see :func:`add_member_arguments`.
+
+    Attributes:
+        members: Config and checkpoint of each network.
+        tta: Whether to average over views of each image.
+        tta_scales: Scales of the views; None for those of the config.
+        mc_dropout: Number of passes with random dropout, 0 for none.
+        dropout_seed: Seed of the dropout.
+        temperature: File with the temperature of this mean, None to not scale it.
+    """
+
+    members: tuple[Member, ...]
+    tta: bool = False
+    tta_scales: Sequence[float] | None = None
+    mc_dropout: int = 0
+    dropout_seed: int = 0
+    temperature: str | None = None
+
+    @property
+    def has_views(self) -> bool:
+        """Whether each image is predicted in several views."""
+        return self.tta or self.tta_scales is not None
+
+
+class SetLocalRank(Action):
+    """Keeps the rank that a launcher passes where PyTorch looks for it; it is no option."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        os.environ.setdefault('LOCAL_RANK', values)
 
 
 class ConfigOptions(Action):
@@ -80,8 +128,11 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         help='what starts the processes of a distributed run',
     )
     group.add_argument(
-        *('--local_rank', '--local-rank'),
-        type=partial(os.environ.setdefault, 'LOCAL_RANK'),
+        '--local_rank',
+        '--local-rank',
+        action=SetLocalRank,
+        dest=SUPPRESS,
+        default=SUPPRESS,
         metavar='N',
         help='set by the launcher',
     )
@@ -137,17 +188,22 @@ def add_temperature_argument(parser: ToolParser) -> None:
     )
 
 
-def parse_member_arguments(parser: ToolParser) -> Namespace:
-    """Return the arguments, with config and checkpoint of each member as ``members``.
+def parse_members(parser: ToolParser, arguments: Sequence[str]) -> dict:
+    """Return the values on a command line, with config and checkpoints as ``members``.
 
     Checkpoints may come after options too, as those of ``tools/dist_test.sh`` do.
     """
-    args = parser.parse_intermixed_args()
+    values = vars(parser.parse_intermixed_args(arguments))
     try:
-        args.members = split_members(args.config, args.checkpoint)
+        members = split_members(values.pop('config'), values.pop('checkpoint'))
     except UserError as error:
         parser.error(str(error))
-    return args
+    return {'members': tuple(members), **values}
+
+
+def parse_member_arguments(parser: ToolParser) -> Namespace:
+    """Return the arguments, with config and checkpoint of each member as ``members``."""
+    return Namespace(**parse_members(parser, sys.argv[1:]))
 
 
 def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, what: str) -> None:

@@ -7,11 +7,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from mmcalib.errors import UserError, nearest, suggestion
 
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
 KINDS = ('.py', '.json', '.yaml', '.yml')  # of configs, by mmengine
+
+
+class Member(NamedTuple):
+    """A network of a model, by the paths of its config and its checkpoint."""
+
+    config: str
+    checkpoint: str
 
 
 def package_folder(package: str, name: str) -> Path:
@@ -108,7 +116,7 @@ def _listed(paths: Iterable[Path]) -> str:
     return ', '.join(map(str, paths))
 
 
-def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
+def split_members(config: str, checkpoints: Sequence[str]) -> list[Member]:
     """Return config and checkpoint of each member.
 
     Args:
@@ -122,10 +130,10 @@ def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, st
     first, own = _split_pair(config)
     pairs = [(None, own)] if own else []
     pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
-    members = [(given or first, find_checkpoint(checkpoint)) for given, checkpoint in pairs]
+    members = [Member(given or first, find_checkpoint(path)) for given, path in pairs]
     if not members:
         raise UserError(f'{config}: name a checkpoint')
-    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
+    seen = [os.path.realpath(member.checkpoint) for member in members]
     twice = next((text for text in seen if seen.count(text) > 1), None)
     if twice:
         raise UserError(f'{twice} is named twice and would count twice: name it once')

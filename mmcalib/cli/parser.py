@@ -62,12 +62,21 @@ class ToolParser(ArgumentParser):
     Args:
         examples: Arguments of example calls, for the end of the help.
         runs: Whether the tool runs a model, for which it needs mmengine.
+        stopped: Line after an interruption; it may say how to go on.
     """
 
-    def __init__(self, *, examples: Sequence[str] = (), runs: bool = True, **options) -> None:
+    def __init__(
+        self,
+        *,
+        examples: Sequence[str] = (),
+        runs: bool = True,
+        stopped: str = 'Stopped.',
+        **options,
+    ) -> None:
         self.runs = runs
-        self.launcher = launcher_in(sys.argv)
-        self.is_first = is_first_process(self.launcher)
+        self.stopped = stopped
+        self.launcher = 'none'
+        self.is_first = True
         options.setdefault('prog', os.path.basename(sys.argv[0]))
         super().__init__(formatter_class=HelpFormatter, **options)
         if examples:
@@ -82,13 +91,19 @@ class ToolParser(ArgumentParser):
             error.message += suggestion(str(value), map(str, action.choices))
             raise
 
-    def parse_known_args(self, *args, **kwargs) -> tuple[Namespace, list[str]]:
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
         """Return the arguments, if what the tool runs is installed."""
-        found = super().parse_known_args(*args, **kwargs)
+        # argparse calls this a second time with the arguments that the first call has left.
+        if self.launcher == 'none':
+            self.launcher = launcher_in(sys.argv if args is None else args)
+            self.is_first = is_first_process(self.launcher)
+        values = super().parse_known_args(args, namespace)
         sys.excepthook = self._say_stopped  # while a tool imports what takes seconds
         if self.runs and find_spec('mmengine') is None:
             self.refuse(f'mmcalib needs mmengine for this: {STACKS}')
-        return found
+        return values
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and an error in the arguments, with the option that may be meant."""
@@ -99,11 +114,11 @@ class ToolParser(ArgumentParser):
         super().error(message + ''.join(dict.fromkeys(suggestion(x, known) for x in options)))
 
     @contextmanager
-    def ending_with_errors(self, stopped: str = 'Stopped.') -> Iterator[None]:
+    def ending_with_errors(self, stopped: str | None = None) -> Iterator[None]:
         """End the tool with one line, in place of a traceback, for errors that its user can mend.
 
         These are a UserError, and what the system says of files. `stopped` is the line after an
-        interruption.
+        interruption, None for the parser's own.
         """
         # mmcv without its compiled operators, as the extra [onedl] installs it.
         warnings.filterwarnings('ignore', message='Fail to import')
@@ -116,7 +131,7 @@ class ToolParser(ArgumentParser):
             raise
         except BaseException as error:
             if was_interrupted(error):
-                self._stop(stopped)
+                self._stop(stopped or self.stopped)
             if isinstance(error, UserError):
                 self.refuse(error.reason)
             if isinstance(error, OSError):

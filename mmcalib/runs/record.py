@@ -74,10 +74,10 @@ class Record:
         experiment: Name of the config.
         split: ``'test'`` or ``'val'``.
         model: What predicts, see :func:`mmcalib.runs.model.describe`.
-        evaluation: On what and how it was measured, see :func:`mmcalib.runs.test.evaluation`.
+        evaluation: On what and how it was measured, see :func:`mmcalib.runs.evaluation.evaluation`.
         metrics: The figures, by key.
         strata: ``per_class`` and ``per_distance``, where they were measured, see
-            :func:`mmcalib.runs.test.strata`.
+            :func:`mmcalib.runs.evaluation.strata`.
         date: When it was tested, in UTC, so that the order of dates is that of tests.
         version: Of mmcalib.
     """

@@ -4,9 +4,9 @@ from commands import ROOT
 
 from mmcalib.runs.checkpoint import checkpoint_of, read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.evaluation import classes_in, run_test
 from mmcalib.runs.model import describe, load, set_model
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.test import classes_in, run_test
 
 
 def config_of(name, folder, **options):

@@ -9,10 +9,10 @@ from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
 from tested import config_of
 
+from mmcalib.commands.train import resume_from, train_and_test
 from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import load_file
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train import resume_from, train_and_test
 
 SMALL = {
     **{f'{split}_dataloader.dataset.indices': 32 for split in ('train', 'val', 'test')},

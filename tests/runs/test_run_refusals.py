@@ -15,9 +15,9 @@ from test_checks import Others
 from tiny_models import fcn_head, segmentor
 
 from mmcalib.cli.parser import ToolParser
+from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to
-from mmcalib.runs.train import train_and_test
 
 LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"
 DATA = '{}_dataloader = dict(dataset=dict({}))'

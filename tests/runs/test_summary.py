@@ -6,7 +6,7 @@ from records import record, trained
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.record import Record
-from mmcalib.runs.test import summary
+from mmcalib.runs.test_summary import test_summary
 
 METRICS = {
     'accuracy/top1': 75.0,
@@ -23,7 +23,7 @@ def lines(metrics=METRICS, bins=CELLS, samples=1797, **about):
     loss = dict(type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)
     about |= dict(loss=loss, evaluation=dict(dataset=dict(samples=samples)))
     counted = None if bins is None else CalibrationStatistics({}, 'pooled', 15, bins)
-    found = summary(Record(**record('mbls/digits', metrics, **about)), counted)
+    found = test_summary(Record(**record('mbls/digits', metrics, **about)), counted)
     return [' '.join(line.split()) for line in found]
 
 

@@ -9,7 +9,7 @@ import pytest
 from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS
 
-from mmcalib.runs.train import best_checkpoint
+from mmcalib.commands.train import best_checkpoint
 
 
 class Run(SimpleNamespace):

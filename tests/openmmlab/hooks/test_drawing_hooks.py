@@ -13,12 +13,12 @@ from forked import call_forked
 from samples import as_segmented
 from tested import config_of, test_weights
 
+from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.openmmlab.hooks.drawing_hooks import image_of
 from mmcalib.openmmlab.samples import read_map
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train import train_and_test
 from mmcalib.visualization import ConfidenceMaps
 from mmcalib.visualization.style import as_rgb
 

@@ -1,8 +1,7 @@
-"""From the arguments of tools/train.py to a trained and tested model."""
+"""The command ``train``: from its options to a trained and tested model."""
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from mmengine.config import Config
@@ -11,8 +10,8 @@ from mmengine.hooks import CheckpointHook, EMAHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.processes import is_first_process
+from mmcalib.cli.train import TrainOptions
 from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import (
     Checkpoint,
@@ -23,35 +22,44 @@ from mmcalib.runs.checkpoint import (
 )
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
+from mmcalib.runs.evaluation import classes_in, run_test
 from mmcalib.runs.model import describe, facts_in, load
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import check_settings
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.test import classes_in, run_test
 from mmcalib.runs.work_dir import locked, set_aside
 
 UNSAVED = 'last weights'  # in place of the path of a checkpoint
 
 
-def configure(args: argparse.Namespace) -> Config:
-    """Return the config that the arguments ask for."""
-    cfg = prepare(args.config, args)
-    if args.no_validate:
+def train_model(options: TrainOptions) -> None:
+    """Train, and test the best checkpoint."""
+    cfg = configure(options)
+    train_and_test(cfg, test=not options.no_test)
+    if is_main_process():
+        print(f'Files: {cfg.work_dir}')
+    leave_processes()
+
+
+def configure(options: TrainOptions) -> Config:
+    """Return the config as the options change it."""
+    cfg = prepare(options.config, options)
+    if options.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
         ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).pop('save_best', None)
-    if args.amp:
+    if options.amp:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
-    if args.auto_scale_lr:
+    if options.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
-    if args.limit is not None:
-        limit_samples(cfg, args.limit)
-    if args.resume:  # last, since it compares the settings
-        resume_from(cfg, args.resume)
+    if options.limit is not None:
+        limit_samples(cfg, options.limit)
+    if options.resume:  # last, since it compares the settings
+        resume_from(cfg, options.resume)
     return cfg
 
 
@@ -160,15 +168,3 @@ def best_checkpoint(runner: Runner) -> str | None:
     hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
     several = getattr(hook, 'best_ckpt_path_dict', {}).values()
     return next(filter(None, [getattr(hook, 'best_ckpt_path', None), *several]), None)
-
-
-def run(parser: ToolParser, args: argparse.Namespace) -> None:
-    """Train, and test the best checkpoint."""
-    with parser.ending_with_errors():
-        cfg = configure(args)
-    goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
-    with parser.ending_with_errors(goes_on):
-        train_and_test(cfg, test=not args.no_test)
-    if is_main_process():
-        print(f'Files: {cfg.work_dir}')
-    leave_processes()

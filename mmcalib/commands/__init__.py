@@ -1,0 +1,1 @@
+"""What each tool does, in a file or a folder of the tool's name."""
