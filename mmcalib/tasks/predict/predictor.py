@@ -30,7 +30,7 @@ from mmcalib.visualization.style import as_rgb
 
 LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
-    'docs/howto/images_without_labels.md has one for the digits'
+    'docs/howto/predict.md has one for the digits'
 )
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)

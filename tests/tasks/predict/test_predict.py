@@ -341,7 +341,7 @@ def test_paths_and_checkpoints_are_told_from_images(photos, segmenting):
 
 def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / 'docs/howto/images_without_labels.md').read_text(encoding='utf-8')
+    text = (ROOT / 'docs/howto/predict.md').read_text(encoding='utf-8')
     blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
     (config,) = (block for block in blocks if block.startswith('# digit_files.py'))
     (images,) = (block for block in blocks if 'cv2.imwrite' in block)
