@@ -13,8 +13,8 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
-from mmcalib.metrics.keys import HEADLINE
 from mmcalib.openmmlab.same_data import same_data
+from mmcalib.reports.metric_columns import HEADLINE
 from mmcalib.runs.checks import check_selection
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 from mmcalib.runs.record import walk

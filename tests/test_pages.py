@@ -29,7 +29,7 @@ import mmcalib
 from mmcalib import losses, measure
 from mmcalib.losses import CalibrationLoss, CombinedLoss
 from mmcalib.metrics import PROTOCOLS, definitions
-from mmcalib.metrics.keys import kind_of
+from mmcalib.metrics.names import unit_and_better
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, use_evaluation
@@ -351,7 +351,7 @@ def test_the_catalogue_of_metrics_is_whole():
     for key, (_, _, _, unit, example, extra, _) in rows.items():
         value = measure(scope['probs'], scope['labels'], key)
         assert float(example) == pytest.approx(value, abs=0.00051), key
-        measured_in, better = kind_of(key)
+        measured_in, better = unit_and_better(key)
         unit, best = unit.split(', ')
         assert unit.removesuffix(' points') == (measured_in or 'none'), key
         assert best in BEST[better], key

@@ -19,7 +19,7 @@ from mmcalib.calibration.effect import before_and_after, worse_figures
 from mmcalib.calibration.fit import data_sentences, fit_scaling
 from mmcalib.calibration.place import OriginalLogits, place, prove
 from mmcalib.errors import UserError
-from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
+from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.options import check_choice
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
 from mmcalib.posthoc.methods import SCALERS

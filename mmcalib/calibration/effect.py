@@ -12,8 +12,8 @@ from mmcalib.calibration.draw import LogitRows, alone
 from mmcalib.metrics.counts import Tally, count_outcomes, tables_by_group
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, of_drawn
-from mmcalib.metrics.keys import PREFIX, better_rule, number_text
 from mmcalib.metrics.measure import MEASURED
+from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 from mmcalib.predictions.image_predictions import ImagePredictions

@@ -13,7 +13,8 @@ from mmcalib import visualization as drawing
 from mmcalib.errors import UserError
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
+from mmcalib.metrics.names import ECE, NLL, QUALITIES
+from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.row_labels import distinct
 from mmcalib.reports.shifts import corrupted, measures_of
 from mmcalib.reports.tables import rows_of

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
+from mmcalib.metrics.names import INTERVAL, metric_heading, number_text
 from mmcalib.reports import shifts
 from mmcalib.reports.tables import Row, Table
 from mmcalib.reports.tested_runs import TestedRun

@@ -13,8 +13,9 @@ from numbers import Real
 from pathlib import Path
 
 from mmcalib.files import RESULTS
-from mmcalib.metrics.keys import AECE, AUGRC, CLEAN, ECE, MEAN, NLL, QUALITIES, WORST, worst
+from mmcalib.metrics.names import AECE, AUGRC, ECE, NLL, QUALITIES, worst_value
 from mmcalib.names import BENCHMARK, CORRUPTIONS, GROUPS
+from mmcalib.reports.metric_columns import CLEAN, MEAN, WORST
 from mmcalib.runs.record import Record
 
 # The metrics that are compared.
@@ -105,7 +106,7 @@ def _summary(tests: Sequence[Mapping], key: str, is_worst: bool) -> float:
     values = [test['metrics'][key] for test in tests]
     if any(map(math.isnan, values)):
         return math.nan
-    return worst(key, values) if is_worst else statistics.fmean(values)
+    return worst_value(key, values) if is_worst else statistics.fmean(values)
 
 
 def words(tests: Sequence[Mapping]) -> str:

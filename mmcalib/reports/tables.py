@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of, metric_name
+from mmcalib.metrics.names import ACCURACIES, PREFIX, metric_name
 from mmcalib.names import SHORT_NAMES, SYMBOLS
 from mmcalib.reports import paper_numbers
+from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.reports.row_labels import distinct, flatten, key_and_value, told_apart
 from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import digest, paths_of
@@ -123,7 +124,7 @@ def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
                 row.paper = entry['values'].get(paper_numbers.loss_in_paper(entry, row.runs[0]), {})
             if beside := [row.runs[0] for row in rows if row.paper]:
                 before += paper_numbers.remarks(entry, beside)
-    columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
+    columns = metric_columns(key for row in rows for run in row.runs for key in run.metrics)
     return Table(title, columns, rows, before + notes + _not_finite(rows, columns))
 
 

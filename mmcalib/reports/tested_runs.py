@@ -10,9 +10,10 @@ from numbers import Real
 from pathlib import Path
 
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
-from mmcalib.metrics.keys import CLEAN, OOD
+from mmcalib.metrics.names import OOD
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.reports import shifts
+from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.runs.record import Record, model_label
 from mmcalib.runs.work_dir import EARLIER
 

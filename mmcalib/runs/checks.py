@@ -24,7 +24,7 @@ from torch import nn
 
 from mmcalib.errors import UserError, did_you_mean, nearest, suggestion
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
-from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
+from mmcalib.metrics.names import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
@@ -42,6 +42,12 @@ UNKNOWN_TYPE = re.compile(
     r"([\w.]+) is not in the (?:\w+::)?([\w ]+) registry\. Please check .*? found at [^\s'\")]+"
 )
 UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+# The metrics that mmseg's IoUMetric measures beside aAcc, by each of its `iou_metrics`.
+NAMES_BY_IOU_METRIC = {
+    'mIoU': (MIOU, 'mAcc'),
+    'mDice': ('mDice', 'mAcc'),
+    'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
+}
 
 
 def check_run(runner: Runner, splits: Iterable[str]) -> None:
@@ -188,7 +194,9 @@ def keys_of(metric: BaseMetric) -> set[str] | None:
     elif type(metric).__name__ == 'Accuracy' and len(metric.thrs) == 1:
         names = [f'top{k}' for k in metric.topk]
     elif type(metric).__name__ == 'IoUMetric':
-        names = [AACC, *(key for name in metric.metrics for key in OF_IOU_METRICS.get(name, ()))]
+        names = [AACC]
+        for name in metric.metrics:
+            names += NAMES_BY_IOU_METRIC.get(name, ())
     prefix = f'{metric.prefix}/' if metric.prefix else ''
     return names and {f'{prefix}{name}' for name in names}
 

@@ -8,7 +8,8 @@ from numbers import Real
 from pathlib import Path
 from shlex import quote
 
-from mmcalib.metrics import CalibrationStatistics, keys
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics import names as keys
 from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.runs.record import Record, is_ensemble, model_label, paths_of

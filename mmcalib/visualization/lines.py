@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_heading
+from mmcalib.metrics.names import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.options import check_choice

@@ -5,7 +5,7 @@ import torch
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins import bin_index, bin_table
-from mmcalib.metrics.keys import ECE
+from mmcalib.metrics.names import ECE
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 

@@ -8,7 +8,7 @@ import pytest
 from drawings import draw_runs, words
 from records import CE, member, model, trained, write
 
-from mmcalib.metrics.keys import ECE
+from mmcalib.metrics.names import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
 from mmcalib.reports.formats import report, robustness_table
 from mmcalib.reports.tables import tables_of

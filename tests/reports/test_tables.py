@@ -10,8 +10,8 @@ from commands import ROOT, call_here
 from markdown_it import MarkdownIt
 from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
-from mmcalib.metrics.keys import HEADLINE
 from mmcalib.reports import paper_numbers
+from mmcalib.reports.metric_columns import HEADLINE
 from mmcalib.reports.tables import tables_of
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.config import load_config

@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 import mmcalib
 from mmcalib import visualization as drawing
-from mmcalib.metrics.keys import ECE
+from mmcalib.metrics.names import ECE
 from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
 from mmcalib.visualization.lines import PARAMETERS
 from mmcalib.visualization.style import save_figure

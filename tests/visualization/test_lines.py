@@ -5,7 +5,7 @@ import pytest
 import torch
 from drawings import statistics, sweep, table
 
-from mmcalib.metrics.keys import ECE
+from mmcalib.metrics.names import ECE
 from mmcalib.visualization import draw_boundary_curves, draw_severity, draw_sweep
 
 QUALITY = 'mIoU'

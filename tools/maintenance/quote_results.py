@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics.keys import HEADLINE, metric_name
+from mmcalib.metrics.names import metric_name
 from mmcalib.reports.formats import mean_and_deviation
+from mmcalib.reports.metric_columns import HEADLINE
 
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
 SOURCE = re.compile(r'<!-- ([\w.-]+): (.+?) -->')

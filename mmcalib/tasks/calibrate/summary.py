@@ -11,7 +11,7 @@ from rich.table import Table
 from mmcalib.calibration.choose import FEW_GROUPS, INDISTINCT, LEAST_GROUPS, errors_from_one
 from mmcalib.calibration.effect import worse_figures
 from mmcalib.calibration.fit import data_sentences
-from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
+from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 
 # What the figures of a choice are for, with enough independent images.
 OF_MANY = (

@@ -19,9 +19,9 @@ from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
-from mmcalib.metrics.keys import CLEAN, headline
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
+from mmcalib.reports.metric_columns import CLEAN, headline_text
 from mmcalib.reports.shifts import words
 from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs import config
@@ -116,7 +116,7 @@ def _test_all(
         folder.mkdir(parents=True, exist_ok=True)
         metrics = run_test(runner, model, [checkpoint], shift=_of(runner, shift))
         named = model_label(model, experiment=Path(runner.cfg.filename).stem)
-        screen.print(f'{named}, {shift.text}: {headline(metrics)}')
+        screen.print(f'{named}, {shift.text}: {headline_text(metrics)}')
 
 
 def _use(runner: Runner, shift: Shift) -> None:

@@ -14,7 +14,6 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
@@ -23,12 +22,13 @@ from mmcalib.openmmlab.transforms.corrupt import (
     too_wide,
 )
 from mmcalib.options import check_integer
+from mmcalib.reports.metric_columns import CLEAN, SHIFT_COLUMNS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.model import NORMALISATION, model_of
 from mmcalib.tasks.robustness.corrupted import Place, corrupted, places_in, stored
 
 # Names in tables, beside those of corruptions.
-RESERVED = (*OVER_SHIFTS, 'overall', *SETS)
+RESERVED = (*SHIFT_COLUMNS, 'overall', *SETS)
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,12 @@ from mmcalib.errors import UserError, suggestion
 from mmcalib.files import RESULTS, STATISTICS, SWEEP, experiment_name, of_split, whole_file
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, metric_heading
+from mmcalib.metrics.names import ECE, INTERVAL, PREFIX, metric_heading
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
 from mmcalib.reports import figures
 from mmcalib.reports.formats import mean_and_deviation
+from mmcalib.reports.metric_columns import headline_text, metric_columns
 from mmcalib.reports.row_labels import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
@@ -224,7 +225,7 @@ def run_all(
                 text = f'FAILED with status {status}, see {log}: {said}'
                 failed.append(names[log])
             else:
-                text = f'{split} {headline(record.metrics)}'
+                text = f'{split} {headline_text(record.metrics)}'
             print(f'{names[log]}: {text}', flush=True)
     return failed
 
@@ -451,7 +452,7 @@ def sweep_table(summary: Mapping) -> str:
     rows, headings = summary['rows'], [summary['parameter']]
     table = [[value_text(row['value'])] for row in rows]
     for split in SPLITS:
-        for key in columns_of(key for row in rows for each in row[split] for key in each):
+        for key in metric_columns(key for row in rows for each in row[split] for key in each):
             headings.append(f'{split} {metric_heading(key)}')
             for row, cells in zip(rows, table, strict=True):
                 values = [each[key] for each in row[split] if key in each]

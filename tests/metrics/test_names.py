@@ -2,10 +2,10 @@
 
 import pytest
 
-from mmcalib.metrics import keys
+from mmcalib.metrics import names
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
-from mmcalib.metrics.image_scores import FIGURES as OF_IMAGES
-from mmcalib.metrics.ood_scores import FIGURES
+from mmcalib.metrics.image_scores import FIGURES as IMAGE_FIGURES
+from mmcalib.metrics.ood_scores import FIGURES as OOD_FIGURES
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,12 @@ from mmcalib.metrics.ood_scores import FIGURES
         ("another's/figure", "another's/figure", 'less'),
     ],
 )
-def test_headings_and_rules(key, heading, rule):
-    assert (keys.metric_heading(key), keys.better_rule(key)) == (heading, rule)
+def test_metric_heading_and_better_rule_any_key(key, heading, rule):
+    assert names.metric_heading(key) == heading
+    assert names.better_rule(key) == rule
 
 
-def test_every_metric_of_ours_has_a_kind():
-    others = map(keys.base_name, (*FIGURES, *OF_IMAGES))
-    assert {*NAMES, *WITH_LEVEL, *others} <= keys.KINDS.keys()
+def test_units_every_metric_of_the_library_is_known():
+    figures = (*OOD_FIGURES, *IMAGE_FIGURES)
+    expected = {*NAMES, *WITH_LEVEL, *(names.base_name(figure) for figure in figures)}
+    assert expected <= names.UNITS.keys()
