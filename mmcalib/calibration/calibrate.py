@@ -21,7 +21,7 @@ from mmcalib.calibration.place import OriginalLogits, place, prove
 from mmcalib.errors import UserError
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.options import check_choice
-from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
@@ -238,7 +238,7 @@ def _calibrated(
     found.attached = placement.reason
     found.difference = placement.difference
     if found.attached:
-        found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
+        found.model = CalibratedOutput(model, scaling_module(found.scaler), logits).eval()
         original = OriginalLogits(model, kept, run)
         # The output is logits already, where a function has named them.
         run_attached = partial(run, found.model, logits=None)

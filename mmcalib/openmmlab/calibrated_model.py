@@ -34,12 +34,13 @@ def calibrated_model(*, calibrates: str, calibration: Mapping, **model: Any) -> 
 
     Args:
         calibrates: Type of the uncalibrated model.
-        calibration: ``method`` and options of the scaling, see :class:`AttachedScaling`.
+        calibration: Options of :func:`~mmcalib.posthoc.attached.build_scaling`: ``method``,
+            ``labels`` for a scaling of each label, and those of the scaler.
         model: The other options of the model.
     """
-    from mmcalib.posthoc.attached import AttachedScaling  # scikit-learn takes 0.8 s to import
+    from mmcalib.posthoc.attached import build_scaling  # scikit-learn takes 0.8 s to import
 
-    return attach(MODELS.build({'type': calibrates, **model}), AttachedScaling(**calibration))
+    return attach(MODELS.build({'type': calibrates, **model}), build_scaling(**calibration))
 
 
 def attach(model: nn.Module, calibration: AttachedScaling) -> nn.Module:

@@ -1,4 +1,4 @@
-"""A fitted scaling as a module of a model, for what no layer can absorb."""
+"""A fitted scaling as a module of a model, for the scalings that no layer can absorb."""
 
 from __future__ import annotations
 
@@ -8,34 +8,69 @@ from collections.abc import Mapping
 from copy import copy
 from inspect import Parameter
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
-from mmcalib.options import check_choice
+from mmcalib.options import check_choice, check_integer
+from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.loader import Logits, key_of, logits_of
 from mmcalib.tensors import at_least_single
-
-if TYPE_CHECKING:
-    from mmcalib.posthoc.per_label import ScalerPerLabel
-    from mmcalib.posthoc.scaler import LogitScaler
 
 REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
 
 
-class AttachedScaling(nn.Module):
-    """Maps logits ``(N, K, *)`` to calibrated ones, with what was learned as buffers.
+def build_scaling(
+    method: str, *, labels: int | None = None, **options: Any
+) -> AttachedScaling | AttachedScalingPerLabel:
+    """Return the module that a config describes, which is empty until a checkpoint fills it.
 
-    It computes in double precision, so that steps of a curve are where the fit has put them. The
-    buffers are empty until a checkpoint or :meth:`take` fills them; their shapes depend on what was
-    learned. One of them, ``about``, holds the method and K as text, and a checkpoint of another
-    method is refused.
+    ``calibration=dict(method='ets')`` is one scaling, and ``dict(method='ets', labels=20)`` a list
+    of twenty, one for each label.
 
     Args:
         method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
-        options: Those of the scaler.
+        labels: The number of labels that an image can have any number of, each of which has a
+            scaling. None for a softmax, and for one sigmoid.
+        **options: The options of the scaler.
+
+    Raises:
+        ValueError: If the method is unknown, or there is less than one label.
+    """
+    if labels is None:
+        return AttachedScaling(method, **options)
+    check_integer('labels', labels)
+    return AttachedScalingPerLabel(AttachedScaling(method, **options) for _ in range(labels))
+
+
+def scaling_module(
+    scaler: LogitScaler | ScalerPerLabel,
+) -> AttachedScaling | AttachedScalingPerLabel:
+    """Return a fitted scaler as a module of a model."""
+    if isinstance(scaler, ScalerPerLabel):
+        return AttachedScalingPerLabel(map(scaling_module, scaler.scalers))
+    return AttachedScaling(scaler.method, **scaler.get_params()).take(scaler)
+
+
+class AttachedScaling(nn.Module):
+    """Maps logits ``(N, K, *)`` to calibrated ones, with the learned parameters as buffers.
+
+    It computes in double precision, so that steps of a curve are where the fit has put them. The
+    buffers are empty until a checkpoint or :meth:`take` fills them; their shapes depend on the fit.
+    One of them, ``about``, holds the method and K as text, and a checkpoint of another method is
+    refused.
+
+    Args:
+        method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
+        **options: The options of the scaler.
+
+    Attributes:
+        scaler: The scaler, which is not fitted: it applies the buffers.
+        num_logits: K. None before a fit, and for a checkpoint of version 0.3.0.
 
     Raises:
         ValueError: If the method is unknown; while loading, if the checkpoint has another; while
@@ -43,19 +78,19 @@ class AttachedScaling(nn.Module):
     """
 
     def __init__(self, method: str, **options: Any) -> None:
-        from mmcalib.posthoc.methods import SCALERS  # scikit-learn takes a second to import
-
         super().__init__()
-        self.scaler = SCALERS[check_choice('method', method, tuple(SCALERS))](**options)
-        self.num_logits: int | None = None  # unknown of a checkpoint of version 0.3.0
+        scaler_class = SCALERS[check_choice('method', method, tuple(SCALERS))]
+        self.scaler = scaler_class(**options)
+        self.num_logits: int | None = None
         for name in (*self.scaler.learned, 'about'):
             self.register_buffer(name, None)
 
     def take(self, scaler: LogitScaler) -> AttachedScaling:
-        """Fill the buffers with what a scaler has learned, and return self."""
-        about = {'method': scaler.method, 'num_logits': vars(scaler).get('num_logits_')}
-        about_bytes = torch.tensor(list(json.dumps(about).encode()), device='cpu')
-        self._fill({**scaler.tensors, 'about': about_bytes})
+        """Fill the buffers with the learned parameters of a scaler, and return self."""
+        num_logits = vars(scaler).get('num_logits_')
+        description = json.dumps({'method': scaler.method, 'num_logits': num_logits})
+        description_bytes = torch.tensor(list(description.encode()), device='cpu')
+        self._fill({**scaler.tensors, 'about': description_bytes})
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -63,59 +98,84 @@ class AttachedScaling(nn.Module):
         learned.pop('about', None)
         if not learned:
             raise UserError(f'the model has a calibration, but its checkpoint holds none: {REMEDY}')
-        size = logits.shape[1]
-        if self.num_logits not in (None, size):
-            was = f'the calibration is of {self.num_logits} logits of a prediction'
-            raise UserError(f'{was}, and the model has {size}: {REMEDY}')
-        return self.scaler.apply(logits.double(), **learned).to(at_least_single(logits).dtype)
+        num_logits = logits.shape[1]
+        if self.num_logits not in (None, num_logits):
+            raise UserError(
+                f'the calibration is of {self.num_logits} logits of a prediction, and the model '
+                f'has {num_logits}: {REMEDY}'
+            )
+        scaled = self.scaler.apply(logits.double(), **learned)
+        return scaled.to(at_least_single(logits).dtype)
 
     def _fill(self, state: Mapping[str, Tensor]) -> None:
-        state, about = dict(state), {'method': self.scaler.method, 'num_logits': None}
-        if 'about' in state:
-            self.about = state.pop('about').to(torch.uint8)
-            about = json.loads(bytes(self.about.tolist()))
+        learned = dict(state)
+        description_bytes = learned.pop('about', None)
+        if description_bytes is None:
+            description = {'method': self.scaler.method, 'num_logits': None}
+        else:
+            self.about = description_bytes.to(torch.uint8)
+            description = json.loads(bytes(self.about.tolist()))
         try:
-            check_choice('method', about['method'], (self.scaler.method,))
-            self.scaler.check_learned(state)
+            check_choice('method', description['method'], (self.scaler.method,))
+            self.scaler.check_learned(learned)
         except ValueError as error:
-            said = f'the scaling in the checkpoint is not that of the config: {error}'
-            raise UserError(f'{said}: {REMEDY}') from error
-        self.num_logits = about['num_logits']
-        for name, value in state.items():
+            raise UserError(
+                f'the scaling in the checkpoint is not that of the config: {error}: {REMEDY}'
+            ) from error
+        self.num_logits = description['num_logits']
+        for name, value in learned.items():
             setattr(self, name, value.double())
 
     def _load_from_state_dict(
-        self, state_dict: Mapping, prefix: str, _: Any, strict: bool, missing: list, *others: Any
+        self,
+        state_dict: Mapping[str, Tensor],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *errors: list[str],
     ) -> None:
-        found = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
-        missing += [prefix + name for name in self.scaler.learned if name not in found]
-        if found:
-            self._fill(found)
+        state = {}
+        for key, value in state_dict.items():
+            if key.startswith(prefix):
+                state[key.removeprefix(prefix)] = value
+        for name in self.scaler.learned:
+            if name not in state:
+                missing_keys.append(prefix + name)
+        if state:
+            self._fill(state)
 
 
-def attached(scaler: LogitScaler | ScalerPerLabel) -> nn.Module:
-    """Return a fitted scaler as a module of a model."""
-    if hasattr(scaler, 'scalers'):
-        return _PerLabel(map(attached, scaler.scalers))
-    return AttachedScaling(scaler.method, **scaler.get_params()).take(scaler)
+class AttachedScalingPerLabel(nn.ModuleList):
+    """A list of L :class:`AttachedScaling`, one for each label.
 
+    Logits are ``(N, L)``, or ``(N, 1, *, L)``: the last axis is one of labels.
+    """
 
-class _PerLabel(nn.ModuleList):
     def forward(self, logits: Tensor) -> Tensor:
-        columns = zip(self, logits.split(1, dim=1), strict=True)
-        return torch.cat([scaling(values) for scaling, values in columns], dim=1)
+        num_labels = logits.shape[-1]
+        if num_labels != len(self):
+            raise UserError(
+                f'the calibration is of {len(self)} labels, and the model has {num_labels}: '
+                f'{REMEDY}'
+            )
+        columns = logits.split(1, dim=-1)
+        scaled = [scaling(column) for scaling, column in zip(self, columns, strict=True)]
+        return torch.cat(scaled, dim=-1)
 
 
 class CalibratedOutput(nn.Module):
     """Any model whose logits are calibrated; the rest of its output is as it was.
 
     Its ``state_dict`` has the model's keys behind ``model.`` and those of the calibration behind
-    ``calibration.``; it loads into ``CalibratedOutput(model, AttachedScaling(method))``.
+    ``calibration.``; it loads into ``CalibratedOutput(model, AttachedScaling(method))``, and that
+    of several labels into ``CalibratedOutput(model, build_scaling(method, labels=L))``.
 
     Args:
-        model: That returns logits.
-        calibration: What calibrates logits ``(N, K, *)``.
-        logits: As of :func:`mmcalib.calibrate`; the output is then the calibrated logits alone.
+        model: A model that returns logits.
+        calibration: A module that calibrates logits ``(N, K, *)``.
+        logits: The function of :func:`mmcalib.calibrate` that takes the logits out of an output;
+            the output is then the calibrated logits alone.
     """
 
     def __init__(
@@ -133,15 +193,16 @@ class CalibratedOutput(nn.Module):
             signature = inspect.signature(self.model.forward)
         except (TypeError, ValueError):  # A compiled function may have none.
             return
-        own = Parameter('self', Parameter.POSITIONAL_ONLY)
+        self_parameter = Parameter('self', Parameter.POSITIONAL_ONLY)
+        parameters = [self_parameter, *signature.parameters.values()]
         forward = CalibratedOutput.forward
         signed = FunctionType(forward.__code__, forward.__globals__, forward.__name__)
-        signed.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])
+        signed.__signature__ = signature.replace(parameters=parameters)
         self.forward = MethodType(signed, self)
 
     def __getstate__(self) -> dict:
         state = dict(vars(self))
-        state.pop('forward', None)  # which is bound to this object
+        state.pop('forward', None)  # It is bound to this object, and a copy needs its own.
         return state
 
     def __setstate__(self, state: dict) -> None:
@@ -160,9 +221,10 @@ class CalibratedOutput(nn.Module):
             return scaled
         if torch.is_tensor(output):
             return scaled.reshape(output.shape)
-        output, key = copy(output), key_of(output)
-        if key:
-            output[key] = scaled
+        calibrated_output = copy(output)
+        key = key_of(output)
+        if key is None:
+            calibrated_output.logits = scaled
         else:
-            output.logits = scaled
-        return output
+            calibrated_output[key] = scaled
+        return calibrated_output

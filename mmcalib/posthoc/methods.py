@@ -1,4 +1,4 @@
-"""The methods by the names that tools and configs call them, and a scaler out of its file."""
+"""The scalers by the names of their methods in tools and configs, and a scaler from its file."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from pathlib import Path
 
 from mmcalib.errors import UserError
 from mmcalib.options import check_choice
-from mmcalib.posthoc import affine, binary, by_class, ets, isotonic
+from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
+from mmcalib.posthoc.binary import BetaScaler, PlattScaler
+from mmcalib.posthoc.by_class import ClassConditionalScaler, PredictedClassTemperatureScaler
+from mmcalib.posthoc.ets import EnsembleTemperatureScaler
+from mmcalib.posthoc.isotonic import IsotonicScaler
+from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 
+# To add a scaling, write its class and name it here.
 SCALERS: dict[str, type[LogitScaler]] = {
-    value.method: value
-    for module in (affine, ets, isotonic, binary, by_class)
-    for value in vars(module).values()
-    if isinstance(value, type) and 'method' in vars(value)
+    scaler.method: scaler
+    for scaler in (
+        TemperatureScaler,
+        VectorScaler,
+        MatrixScaler,
+        EnsembleTemperatureScaler,
+        IsotonicScaler,
+        PlattScaler,
+        BetaScaler,
+        PredictedClassTemperatureScaler,
+        ClassConditionalScaler,
+    )
 }
 
 
-def load_scaler(path: str | Path) -> LogitScaler:
-    """Return the scaler that :meth:`LogitScaler.save` wrote.
+def load_scaler(path: str | Path) -> LogitScaler | ScalerPerLabel:
+    """Return the scaler that :meth:`LogitScaler.save` wrote, or :meth:`ScalerPerLabel.save`.
 
     Example:
         Three lines, with neither a model nor a toolbox's config:
@@ -38,8 +52,14 @@ def load_scaler(path: str | Path) -> LogitScaler:
     """
     try:
         content = json.loads(Path(path).read_text(encoding='utf-8'))
-        kind = SCALERS[check_choice('method', content['method'], tuple(SCALERS))]
-        scaler = kind.from_parameters(content['parameters'], **content['options'])
+        scaler_class = SCALERS[check_choice('method', content['method'], tuple(SCALERS))]
+        parameters = content['parameters']
+        if isinstance(parameters, list):
+            unfitted = scaler_class(**content['options'])
+            return ScalerPerLabel.from_parameters(
+                unfitted, parameters, shared_labels=content['shared_labels']
+            )
+        scaler = scaler_class.from_parameters(parameters, **content['options'])
         scaler.num_logits_ = content['num_logits']
         return scaler
     except (ValueError, KeyError, TypeError) as error:

@@ -2,76 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import LogitScaler, write_scaler
 
-# A label that is there in one image alone is not there where its fold is left out.
+# A label that a single image has is constant for the fit of the fold that leaves this image out.
 LEAST_IMAGES = 2
-# Of labels that a sentence lists.
+# A sentence lists at most this many labels.
 MOST_NAMES = 5
 
 
 class ScalerPerLabel:
-    """Scale each logit ``(N, L)``, before a sigmoid of its own, by what is fitted to its label.
+    """A scaling for each of L labels, whose logits are before a sigmoid of their own.
+
+    Logits are ``(N, L)``, or ``(N, 1, *, L)``: the last axis is one of labels.
 
     Args:
-        scaler: What is fitted to each label, of a method for a sigmoid.
+        scaler: A scaler with the method and the options for each label; the method must take the
+            logits of a sigmoid.
 
     Attributes:
-        scalers: The fitted scaler of each label.
-        shared_labels: The labels that have too few images of either value for a scaling of their
-            own, and take the one that is fitted to all labels together.
+        scalers: The fitted scaler of each label; empty before :meth:`fit`.
+        shared_labels: The indices of the labels that have too few images of either value for a
+            scaling of their own. They take the one that is fitted to all labels together.
     """
 
     keeps_argmax = False
 
     def __init__(self, scaler: LogitScaler) -> None:
-        self.scaler, self.scalers = scaler, []
+        self.scaler = scaler
+        self.method = scaler.method
+        self.affine = scaler.affine
+        self.per_class = scaler.per_class
+        self.scalers: list[LogitScaler] = []
         self.shared_labels: list[int] = []
-        self.method, self.affine, self.per_class = scaler.method, scaler.affine, scaler.per_class
 
     def check_head(self, logits: Tensor) -> None:
-        """Raise a ValueError for a method that is not for a sigmoid."""
+        """Raise a ValueError for a method that does not take the logits of a sigmoid."""
         self.scaler.check_head(logits[:, :1])
 
     def fit(self, logits: Tensor, labels: Tensor, groups: Tensor) -> ScalerPerLabel:
-        """Fit to logits and labels ``(N, L)``, of which those below 0 do not count.
+        """Fit a scaling to each label, and return self.
+
+        Args:
+            logits: ``(N, L)``.
+            labels: ``(N, L)`` of 0 and 1; labels below 0 are not valid.
+            groups: ``(N,)`` integers, see :meth:`LogitScaler.fit`.
 
         Raises:
             ValueError: If the data leave a scaling undetermined.
         """
-        rare = []
-        for value in (0, 1):
-            rare.append((labels == value).sum(dim=0) < LEAST_IMAGES)
-        self.shared_labels = (rare[0] | rare[1]).nonzero().flatten().tolist()
+        images_with = (labels == 1).sum(dim=0)
+        images_without = (labels == 0).sum(dim=0)
+        is_rare = (images_with < LEAST_IMAGES) | (images_without < LEAST_IMAGES)
+        self.shared_labels = is_rare.nonzero().flatten().tolist()
         if self.shared_labels:
-            valid = labels >= 0
-            groups_of_values = groups[:, None].expand(labels.shape)[valid]
-            shared = deepcopy(self.scaler)
-            shared.fit(logits[valid][:, None], labels[valid], groups_of_values)
+            shared_scaler = self._fit_all_labels_together(logits, labels, groups)
         self.scalers = []
-        for number, column in enumerate(labels.T):
-            if number in self.shared_labels:
-                self.scalers.append(shared)
+        for index in range(labels.shape[1]):
+            if index in self.shared_labels:
+                self.scalers.append(shared_scaler)
                 continue
-            valid = column >= 0
-            rows = logits[valid, number, None], column[valid], groups[valid]
-            self.scalers.append(deepcopy(self.scaler).fit(*rows))
+            valid = labels[:, index] >= 0
+            label_scaler = deepcopy(self.scaler)
+            label_scaler.fit(logits[valid, index, None], labels[valid, index], groups[valid])
+            self.scalers.append(label_scaler)
         return self
 
+    def _fit_all_labels_together(
+        self, logits: Tensor, labels: Tensor, groups: Tensor
+    ) -> LogitScaler:
+        valid = labels >= 0
+        group_of_each_label = groups[:, None].expand(labels.shape)
+        scaler = deepcopy(self.scaler)
+        return scaler.fit(logits[valid][:, None], labels[valid], group_of_each_label[valid])
+
     def transform(self, logits: Tensor) -> Tensor:
-        """Return scaled logits ``(N, L)``."""
-        columns = zip(self.scalers, logits.split(1, dim=1), strict=True)
-        return torch.cat([scaler.transform(values) for scaler, values in columns], dim=1)
+        """Return scaled logits, of the same shape."""
+        columns = logits.split(1, dim=-1)
+        scaled = [s.transform(column) for s, column in zip(self.scalers, columns, strict=True)]
+        return torch.cat(scaled, dim=-1)
 
     def predict_proba(self, logits: Tensor) -> Tensor:
-        """Return calibrated probabilities ``(N, L)``."""
+        """Return calibrated probabilities, of the same shape."""
         return self.transform(logits.double()).sigmoid()
 
     @staticmethod
@@ -80,22 +99,81 @@ class ScalerPerLabel:
         return logits.sigmoid()
 
     def fold(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and the bias of a layer whose outputs are the scaled ones."""
-        biases: Any = [None] * len(weight) if bias is None else bias.split(1)
-        rows = zip(self.scalers, weight.split(1), biases, strict=True)
-        weights, biases = zip(*(scaler.fold(*row) for scaler, *row in rows), strict=True)
-        return torch.cat(weights), None if bias is None else torch.cat(biases)
+        """Return the weight and bias of a layer whose outputs are the scaled ones of this layer.
+
+        Args:
+            weight: ``(L, …)`` of a linear layer or a convolution.
+            bias: ``(L,)``, or None.
+        """
+        folded_weights = []
+        folded_biases = []
+        for index, scaler in enumerate(self.scalers):
+            label = slice(index, index + 1)
+            label_bias = None if bias is None else bias[label]
+            folded_weight, folded_bias = scaler.fold(weight[label], label_bias)
+            folded_weights.append(folded_weight)
+            folded_biases.append(folded_bias)
+        if bias is None:
+            return torch.cat(folded_weights), None
+        return torch.cat(folded_weights), torch.cat(folded_biases)
+
+    def get_params(self) -> dict[str, Any]:
+        """Return the options of the method, which all labels share."""
+        return self.scaler.get_params()
+
+    @property
+    def parameters(self) -> list[dict[str, Any]]:
+        """Learned parameters of each label, as plain numbers and lists."""
+        return [scaler.parameters for scaler in self.scalers]
+
+    @classmethod
+    def from_parameters(
+        cls,
+        scaler: LogitScaler,
+        parameters: Sequence[Mapping[str, Any]],
+        *,
+        shared_labels: Sequence[int] = (),
+    ) -> ScalerPerLabel:
+        """Return a fitted scaler out of its :attr:`parameters`.
+
+        Args:
+            scaler: A scaler with the method and the options.
+            parameters: The learned parameters of each label.
+            shared_labels: The indices of the labels that take the scaling of all labels together.
+
+        Raises:
+            ValueError: If they are not what the method learns.
+        """
+        fitted = cls(scaler)
+        for label_parameters in parameters:
+            label_scaler = scaler.from_parameters(label_parameters, **scaler.get_params())
+            label_scaler.num_logits_ = 1
+            fitted.scalers.append(label_scaler)
+        fitted.shared_labels = list(shared_labels)
+        return fitted
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads."""
+        content = {
+            'method': self.method,
+            'options': self.get_params(),
+            'parameters': self.parameters,
+            'shared_labels': self.shared_labels,
+        }
+        write_scaler(path, content)
 
 
 def shared_sentence(labels: Sequence[int]) -> str:
-    """Return which labels take the scaling of all labels together, and why."""
+    """Return a sentence on the labels that take the scaling of all labels together, and why."""
     names = ', '.join(map(str, labels[:MOST_NAMES]))
     if len(labels) > MOST_NAMES:
         names += f' and {len(labels) - MOST_NAMES} more'
-    one = len(labels) == 1
-    subject = f'Label {names} has' if one else f'Labels {names} have'
-    verb = 'takes' if one else 'take'
+    if len(labels) == 1:
+        return (
+            f'Label {names} has fewer than {LEAST_IMAGES} images with, or without, and takes the '
+            'scaling of all labels together.'
+        )
     return (
-        f'{subject} fewer than {LEAST_IMAGES} images with, or without, and {verb} the scaling of '
-        'all labels together.'
+        f'Labels {names} have fewer than {LEAST_IMAGES} images with, or without, and take the '
+        'scaling of all labels together.'
     )

@@ -295,11 +295,20 @@ class LogitScaler(BaseEstimator):
         Raises:
             NotFittedError: Before :meth:`fit`.
         """
-        learned = {'parameters': self.parameters, 'num_logits': self.num_logits_}
-        content = {'method': self.method, 'options': self.get_params(), **learned}
-        content['version'] = __version__
-        with whole_file(path) as temporary:
-            Path(temporary).write_text(json.dumps(content) + '\n', encoding='utf-8')
+        content = {
+            'method': self.method,
+            'options': self.get_params(),
+            'parameters': self.parameters,
+            'num_logits': self.num_logits_,
+        }
+        write_scaler(path, content)
+
+
+def write_scaler(path: str | Path, content: Mapping[str, Any]) -> None:
+    """Write what :func:`mmcalib.posthoc.load_scaler` reads to a JSON file, with the version."""
+    text = json.dumps({**content, 'version': __version__}) + '\n'
+    with whole_file(path) as temporary:
+        Path(temporary).write_text(text, encoding='utf-8')
 
 
 class Rows(NamedTuple):

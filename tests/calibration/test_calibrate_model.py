@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
 from mmcalib.posthoc import SCALERS, TemperatureScaler
-from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 
 SHAPES = {'classifier': (), 'segmentor': (6, 7), 'volume': (3, 4, 5)}
 
@@ -808,7 +808,7 @@ def test_an_attached_calibration_exports_with_the_dynamic_shapes_of_its_model(wa
     net, inputs, labels = data(shape, n=240, sigmoids=several)
     scaler = 'isotonic' if several else method
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method=scaler)
-    scaling = attached(found.scaler)
+    scaling = scaling_module(found.scaler)
     model = CalibratedOutput(Masked(shape).eval(), scaling).eval()
     dim = torch.export.Dim('n', min=1, max=1000)
     dynamic = ({0: dim},) if way == 'by place' else {'x': {0: dim}}

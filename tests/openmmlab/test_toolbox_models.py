@@ -24,7 +24,7 @@ from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.openmmlab.heads import head_of
 from mmcalib.openmmlab.runner_source import predictions, predictor
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached import attached
+from mmcalib.posthoc.attached import scaling_module
 from mmcalib.tasks.calibrate.apply import layers_for
 
 
@@ -183,7 +183,7 @@ def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
         assert {key.rsplit('.', 1)[0] for key in folded} == set(layers)
         calibrated.load_state_dict(folded, strict=False)
     else:
-        calibrated = copy.deepcopy(attach(calibrated, attached(scaler)))
+        calibrated = copy.deepcopy(attach(calibrated, scaling_module(scaler)))
         assert isinstance(calibrated, type(model))
     both = []
     for each in (model, calibrated):
@@ -215,7 +215,7 @@ def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
 def test_the_model_itself_stays():
     model, (batch, *_) = of_images()
     scaler = SCALERS['temperature'].from_parameters({'temperature': 3.0})
-    both = model, attach(copy.deepcopy(model), attached(scaler))
+    both = model, attach(copy.deepcopy(model), scaling_module(scaler))
     with torch.no_grad():
         logits, same = (m(batch['inputs'], mode='tensor') for m in both)
         losses = [m(batch['inputs'], batch['data_samples'], mode='loss')['loss'] for m in both]
@@ -248,7 +248,7 @@ def test_several_labels_for_an_image(method, with_scores):
     torch.testing.assert_close(drawn.logits[:, 0], logits[:, kept].flatten(), rtol=1e-4, atol=1e-4)
     result = measured(model, loader, drawn.fit(scaler), of_samples=True)
     assert result['num_predictions'] == len(drawn.labels)
-    calibrated = attach(copy.deepcopy(model), attached(scaler))
+    calibrated = attach(copy.deepcopy(model), scaling_module(scaler))
     samples = [sample for batch in loader for sample in calibrated.val_step(batch)]
     for sample, z in zip(samples, logits, strict=True):
         expected = scaler.predict_proba(z[:, None])[:, 1]

@@ -18,7 +18,7 @@ from sklearn.isotonic import isotonic_regression
 from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
 from mmcalib.posthoc import SCALERS, load_scaler, scaler
-from mmcalib.posthoc.attached import AttachedScaling, attached
+from mmcalib.posthoc.attached import AttachedScaling, scaling_module
 
 ALL = list(SCALERS)
 TWO = ('platt', 'beta')
@@ -520,7 +520,7 @@ class TestAttached:
         rows, labels = tensors(480, k)
         maps, truth = rows.view(6, 8, 10, k).movedim(-1, 1).float(), labels.view(6, 8, 10)
         scaler = fit(name, maps, truth)
-        module = attached(scaler).eval()
+        module = scaling_module(scaler).eval()
         torch.testing.assert_close(module(maps), scaler.transform(maps), rtol=1e-5, atol=1e-5)
         assert module(maps.half()).dtype == torch.float32
         double, expected = module(maps.double()), scaler.transform(maps.double())
@@ -542,7 +542,7 @@ class TestAttached:
 
     @pytest.mark.parametrize('there', ALL)
     def test_that_of_another_method_is_refused(self, there):
-        state = attached(fitted(there)).state_dict()
+        state = scaling_module(fitted(there)).state_dict()
         older = {key: value for key, value in state.items() if key != 'about'}  # of version 0.3.0
         for here, given in itertools.product(ALL, (state, older)):
             module, same = AttachedScaling(here), SCALERS[here].learned == SCALERS[there].learned
@@ -563,7 +563,7 @@ class TestAttached:
         model.load_state_dict({'1.temperature': torch.tensor(2.0)}, strict=False)
         assert torch.equal(model[1](torch.ones(1, 2)), torch.full((1, 2), 0.5))
         with pytest.raises(UserError, match='of 4 logits of a prediction, and the model has 3'):
-            attached(fitted('class-temperatures'))(torch.zeros(2, 3))
+            scaling_module(fitted('class-temperatures'))(torch.zeros(2, 3))
 
 
 @pytest.mark.filterwarnings('ignore:the temperature reached its bound')

@@ -21,7 +21,7 @@ from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import has_several_labels
 from mmcalib.openmmlab.runner_source import image_logits
 from mmcalib.posthoc import LogitScaler
-from mmcalib.posthoc.attached import attached
+from mmcalib.posthoc.attached import scaling_module
 from mmcalib.predictions.kept_batches import KeptBatch
 from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.model import model_of
@@ -109,7 +109,7 @@ def applied(
             # Half precision is too coarse for the proof, and becomes single.
             state[key] = tensor.to(torch.promote_types(state[key].dtype, torch.float32))
         return {**content, 'state_dict': state}, cfg
-    learned = attached(scaler).state_dict(prefix='calibration.')
+    learned = scaling_module(scaler).state_dict(prefix='calibration.')
     state |= {key: tensor.cpu() for key, tensor in learned.items()}
     kind = cfg.model.type
     name = kind if isinstance(kind, str) else f'{kind.__module__}.{kind.__name__}'

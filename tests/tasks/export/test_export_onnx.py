@@ -22,7 +22,7 @@ import mmcalib
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached import attached as scaling_of
+from mmcalib.posthoc.attached import scaling_module
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.export.export_onnx import export_onnx
 
@@ -40,7 +40,7 @@ def attached(config, method):
 def calibrate(model, method, num_classes):
     """Attach a scaling, fitted to noise, to a model."""
     scaler = SCALERS[method]().fit(*overconfident.draw(num_classes=num_classes))
-    return attach(model, scaling_of(scaler))
+    return attach(model, scaling_module(scaler))
 
 
 HEAD = CLASSIFIER['model']['head']
