@@ -16,7 +16,7 @@ from mmcalib.calibration.draw import LogitRows
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import evaluated_sample, logits_behind
 from mmcalib.openmmlab.heads import head_of, returns_scores
-from mmcalib.openmmlab.samples import name_of, read_logits, tensor_of
+from mmcalib.openmmlab.samples import read_field, read_logits, sample_name
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.loader import progress
@@ -76,7 +76,7 @@ def predictor(
     def image_of(sample: BaseDataElement) -> ImageLogits:
         logits = exact.pop(0) if watched else logits_behind(model, sample, calibrated=calibrated)
         read = evaluated_sample(model, sample)
-        return ImageLogits(sample, read, logits, name_of(sample, next(count)))
+        return ImageLogits(sample, read, logits, sample_name(sample, next(count)))
 
     def predict(batch: Any) -> list[ImageLogits]:
         device = next(model.parameters()).device
@@ -146,6 +146,6 @@ def predictions(
                 logits, labels, predicted = read_logits(image.sample, image.logits, **options)
                 places, shown = torch.full((len(labels),), place, device='cpu'), None
                 if scores:  # of which metrics read the softmax
-                    seg_logits = tensor_of(image.sample, 'seg_logits')
+                    seg_logits = read_field(image.sample, 'seg_logits')
                     shown = read_logits(image.sample, seg_logits, **options)[0]
                 yield LogitRows(logits, labels, places, predicted, shown)

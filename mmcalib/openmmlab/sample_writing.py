@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
-from mmcalib.openmmlab.samples import Sample, class_scores, tensor_of
+from mmcalib.openmmlab.samples import Sample, read_class_scores, read_field
 from mmcalib.tensors import at_least_single, smallest_probability
 
 
@@ -23,8 +23,8 @@ def probabilities_in(sample: Sample) -> Tensor:
         ValueError: If the sample has neither.
     """
     if 'seg_logits' not in sample:
-        return at_least_single(class_scores(sample, 'a prediction'))
-    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+        return at_least_single(read_class_scores(sample, 'a prediction'))
+    logits = at_least_single(read_field(sample, 'seg_logits').detach())
     return logits if len(logits) == 1 else logits.softmax(dim=0)
 
 
@@ -39,9 +39,9 @@ def logits_in(sample: Sample, *, of_scores: bool = False) -> Tensor:
     rounded to 1 counts as a quarter of its type's resolution below.
     """
     if 'seg_logits' not in sample:
-        scores = class_scores(sample, 'a prediction')
+        scores = read_class_scores(sample, 'a prediction')
         return at_least_single(scores).clamp(min=smallest_probability(scores.dtype)).log()
-    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    logits = at_least_single(read_field(sample, 'seg_logits').detach())
     if len(logits) > 1:
         return _log(logits) if of_scores else logits
     rest = (1 - logits).clamp(min=torch.finfo(logits.dtype).eps / 4)

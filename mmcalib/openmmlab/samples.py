@@ -1,21 +1,19 @@
-"""What an evaluated data sample of a toolbox holds, read and checked in one place."""
+"""The one reader of the toolboxes' data samples: it makes predictions of them, and checks them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
-import numpy as np
 import torch
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.predictions.objects import Objects, map_probabilities, objects_of_logits
+from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
 from mmcalib.tensors import (
     SUM_TOLERANCE,
     at_least_single,
-    check_explained,
     check_finite,
     check_labels,
     check_probabilities,
@@ -23,314 +21,319 @@ from mmcalib.tensors import (
 )
 
 Sample = Mapping | BaseDataElement
+IGNORE_INDEX = 255  # the label that mmseg's data sets and heads ignore by default
+BACKGROUND_NAME = 'background'  # the name of the class that is no object
 LABELS_HINT = "check the dataset's classes, or the metric's ignore_index or ood_index"
-IGNORED = 255  # of a class that an image with several labels is not to be judged by
-BACKGROUND = 'background'  # the name of the class that is no object
-SEVERAL_LABELS = 'for a head that predicts each class by a sigmoid, set several_labels=True'
+SEVERAL_LABELS_HINT = 'for a head that predicts each class by a sigmoid, set several_labels=True'
 
 
-def tensor_of(sample: Sample, key: str) -> Tensor | None:
-    """Return the tensor of a field, of pixels or not; None if there is none."""
-    found = sample.get(key)
-    if isinstance(found, Mapping):
-        return found['data']
-    return found.data if isinstance(found, BaseDataElement) else found
+def read_samples(
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    ood_index: int | None = None,
+    labelled: bool = True,
+    several_labels: bool = False,
+) -> list[ImagePredictions]:
+    """Return the predictions of a batch: one object per map, or one of all classified images.
+
+    Those of a segmentor stay on its device: logits, or the probability of class 1 of a binary head.
+    They may be NaN, unless they are without labels: what counts them looks for it. Those of a
+    classifier are probabilities on the CPU, in its own type of float. The predicted class is the
+    toolbox's, by the threshold of its head.
+
+    Args:
+        samples: Evaluated data samples of mmpretrain or mmseg.
+        names: Names of the samples in errors.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        ood_index: Label of OOD pixels, or of a classifier's OOD images beside negative labels;
+            None to refuse both. The label of the s-th OOD set, -s in a classifier's samples,
+            becomes K + s - 1.
+        labelled: Whether to read labels.
+        several_labels: Whether a classifier predicts each class by a sigmoid of its own, which a
+            sample does not say. The predictions are then ``(N, 1, L)``.
+
+    Raises:
+        ValueError: For fields that are missing, maps of several sizes, labels out of range, and
+            scores that are NaN or no probabilities.
+    """
+    if not samples:
+        return []
+    if 'seg_logits' in samples[0]:
+        maps = []
+        for sample, name in zip(samples, names, strict=True):
+            maps.append(
+                read_map(
+                    sample,
+                    name,
+                    ignore_index=ignore_index,
+                    ood_index=ood_index,
+                    labelled=labelled,
+                )
+            )
+        return maps
+    if several_labels:
+        return [read_several_labels(samples, names, labelled=labelled)]
+    return [read_classes(samples, names, ood_index=ood_index, labelled=labelled)]
 
 
-def name_of(sample: Sample, place: int | None = None) -> str:
-    """Return the name that errors call a sample by: its file, else its place in the data set."""
-    return str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
+def with_logits(predictions: ImagePredictions, logits: Tensor) -> ImagePredictions:
+    """Return the same predictions with the logits that their scores come from.
+
+    Args:
+        predictions: Predictions of one map or of classified images.
+        logits: ``(N, K, *)`` output of the model before its softmax or sigmoid.
+
+    Raises:
+        UserError: If `logits` are NaN or infinite, or the scores of a classifier are not their
+            softmax.
+    """
+    logits = at_least_single(logits.detach())
+    check_finite(logits, f'logits of {predictions.name}')
+    if predictions.are_maps or predictions.several_labels:
+        return replace(predictions, logits=logits.to(predictions.predicted.device))
+    logits = logits.cpu()
+    probs = predictions.probs.to(logits)
+    if probs.shape != logits.shape or (probs - logits.softmax(1)).abs().max() > SUM_TOLERANCE:
+        raise UserError(
+            f"the scores of {predictions.name} are not the softmax of its head's output: with "
+            'another activation, or logits that change after the head, no layer can take a scaling'
+        )
+    return replace(predictions, logits=logits, predicted=logits.argmax(dim=1))
 
 
-def background_of(classes: Sequence[str] | None) -> int | None:
-    """Return the place of the class that is called background, None where none is."""
-    names = [str(name).lower() for name in classes or ()]
-    return names.index(BACKGROUND) if BACKGROUND in names else None
+def read_map(
+    sample: Sample, name: str, *, ignore_index: int, ood_index: int | None, labelled: bool
+) -> ImagePredictions:
+    """Return the predictions of a segmented image, ``(1, K, H, W)``."""
+    scores = require_field(sample, 'seg_logits', name)
+    predicted = read_plane(sample, 'pred_sem_seg', name).to(scores.device)
+    labels = None
+    if labelled:
+        mask = read_mask(sample, name).to(scores.device)
+        check_same_size(scores, predicted, mask, name)
+        labels = mask_labels(mask, max(len(scores), 2), name, ignore_index, ood_index)
+    is_binary = len(scores) == 1
+    if is_binary or not labelled:
+        check_finite(scores, f'seg_logits of {name}')
+    if is_binary:
+        check_range(scores, f'seg_logits of {name}, of one class,')
+    return ImagePredictions(
+        predicted=predicted[None],
+        probs=scores[None] if is_binary else None,
+        logits=None if is_binary else scores[None],
+        labels=labels,
+        images=torch.zeros(1, dtype=torch.int64, device='cpu'),
+        name=name,
+    )
 
 
-def map_size(sample: Sample) -> tuple[int, int] | None:
-    """Return (H, W) of an evaluated data sample of mmseg, None for another toolbox's."""
-    logits = tensor_of(sample, 'seg_logits')
-    return None if logits is None else tuple(logits.shape[-2:])
+def mask_labels(
+    mask: Tensor, num_classes: int, name: str, ignore_index: int, ood_index: int | None
+) -> Tensor:
+    """Return the labels ``(1, H, W)`` of a mask: -1 if ignored, K if out of distribution."""
+    is_ignored = mask == ignore_index
+    not_a_class = is_ignored
+    labels = mask
+    if ood_index is not None:
+        is_ood = mask == ood_index
+        not_a_class = is_ignored | is_ood
+        labels = labels.masked_fill(is_ood, num_classes)
+    # Filling takes a third of the time of selecting.
+    check_labels(mask.masked_fill(not_a_class, 0), num_classes, name=name, hint=LABELS_HINT)
+    return labels.masked_fill(is_ignored, IGNORED)[None]
 
 
-def needed(sample: Sample, key: str, name: str, hint: str = '') -> Tensor:
-    """Return the tensor of a field that must be there."""
-    found = tensor_of(sample, key)
-    if found is None:
-        raise UserError(f'{name} has no {key}, only {sorted(sample.keys())}{hint}')
-    return found.detach()
+def read_classes(
+    samples: Sequence[Sample], names: Sequence[str], *, ood_index: int | None, labelled: bool
+) -> ImagePredictions:
+    """Return the predictions of images by a softmax, ``(N, K)`` on the CPU."""
+    rows = []
+    labels = []
+    for sample, name in zip(samples, names, strict=True):
+        probs = read_class_scores(sample, name).cpu()
+        check_class_probabilities(probs, name)
+        rows.append(probs)
+        if labelled:
+            labels.append(class_label(sample, name, len(probs), ood_index))
+    probs = torch.stack(rows).clamp(max=1)
+    return ImagePredictions(
+        predicted=probs.argmax(dim=1),
+        probs=probs,
+        labels=torch.cat(labels) if labelled else None,
+        images=torch.arange(len(probs), device='cpu'),
+        name=batch_name(names),
+    )
 
 
-def class_scores(sample: Sample, name: str) -> Tensor:
-    """Return the ``(K,)`` probabilities of a classifier's sample, unchecked."""
-    hint = '; a classifier has pred_score (mmpretrain), a segmentor seg_logits (mmseg)'
-    return needed(sample, 'pred_score', name, hint)
+def check_class_probabilities(probs: Tensor, name: str) -> None:
+    """Raise a ValueError for ``(K,)`` scores that are not those of a softmax."""
+    what = f'pred_score of {name}'
+    check_finite(probs, what)
+    try:
+        check_probabilities(at_least_single(probs)[:, None], what)
+    except ValueError as error:
+        if abs(probs.double().sum() - 1) <= SUM_TOLERANCE:
+            raise
+        raise UserError(f'{error}; {SEVERAL_LABELS_HINT}') from None
 
 
-def class_probabilities(sample: Sample, name: str) -> Tensor:
-    """Return the ``(K, 1)`` probabilities of a classifier's sample, on the CPU."""
-    scores, name = at_least_single(class_scores(sample, name)).cpu(), f'pred_score of {name}'
-    check_finite(scores, name)
-    check_probabilities(scores[:, None], name)
-    return scores.clamp(max=1)[:, None]
-
-
-def class_label(sample: Sample, name: str, num_classes: int | None = None) -> Tensor:
-    """Return the ``(1,)`` int64 label of a classifier's sample on the CPU, one of K if given."""
-    label = needed(sample, 'gt_label', name)
+def class_label(sample: Sample, name: str, num_classes: int, ood_index: int | None) -> Tensor:
+    """Return the ``(1,)`` int64 label of a classified image on the CPU; K and more if it is OOD."""
+    label = require_field(sample, 'gt_label', name)
     if label.numel() != 1:
         raise UserError(
             f'{name} needs one gt_label, the class of a softmax; got {label.tolist()}: '
-            f'{SEVERAL_LABELS}'
+            f'{SEVERAL_LABELS_HINT}'
         )
     label = label.long().reshape(1).cpu()
-    if num_classes is not None:
-        check_labels(label, num_classes, name=name, hint=LABELS_HINT)
+    if ood_index is not None and (label < 0 or label == ood_index):
+        ood_set = (-label).clamp(min=1)
+        return num_classes - 1 + ood_set
+    check_labels(label, num_classes, name=name, hint=LABELS_HINT)
     return label
 
 
-def read_scores(sample: Sample, name: str) -> tuple[np.ndarray, int]:
-    """Return the probabilities ``(K,)``, in their own type, and the label of a classified image.
+def read_several_labels(
+    samples: Sequence[Sample], names: Sequence[str], *, labelled: bool
+) -> ImagePredictions:
+    """Return the predictions of images by a sigmoid for each of L labels, ``(N, 1, L)``."""
+    probs = []
+    predicted = []
+    labels = []
+    for sample, name in zip(samples, names, strict=True):
+        scores = read_class_scores(sample, name).cpu()
+        check_finite(scores, f'pred_score of {name}')
+        check_range(scores, f'pred_score of {name}')
+        probs.append(scores)
+        present = read_field(sample, 'pred_label')  # by the head's threshold, or its top labels
+        if present is None:
+            present = (scores > 0.5).nonzero()[:, 0]
+        predicted.append(one_hot(present, len(scores)))
+        if labelled:
+            labels.append(label_set(sample, name, len(scores)))
+    return ImagePredictions(
+        predicted=torch.stack(predicted),
+        probs=torch.stack(probs)[:, None],
+        labels=torch.stack(labels) if labelled else None,
+        images=torch.arange(len(probs), device='cpu'),
+        several_labels=True,
+        name=batch_name(names),
+    )
 
-    Raises:
-        ValueError: For NaN, scores that are no probabilities, or labels out of range.
+
+def label_set(sample: Sample, name: str, num_labels: int) -> Tensor:
+    """Return the ``(L,)`` int64 labels of an image: 1 if present, -1 if not to be judged, else 0.
+
+    They are those of ``gt_score``, ``(L,)`` of 0, 1 and -1, or the present labels of ``gt_label``.
     """
-    try:
-        num_classes = len(class_probabilities(sample, name))
-    except ValueError as error:
-        if abs(class_scores(sample, name).double().sum() - 1) <= SUM_TOLERANCE:
-            raise
-        raise UserError(f'{error}; {SEVERAL_LABELS}') from None
-    label = class_label(sample, name, num_classes)
-    return class_scores(sample, name).cpu().numpy(), int(label)
+    scores = read_field(sample, 'gt_score')
+    if scores is None:
+        present = require_field(sample, 'gt_label', name).cpu().long()
+        check_labels(present, num_labels, name=name, hint=LABELS_HINT)
+        return one_hot(present, num_labels)
+    scores = scores.cpu()
+    return torch.where(scores < 0, IGNORED, (scores > 0.5).long())
 
 
-def predicted_map(sample: Sample, name: str) -> Tensor:
-    """Return the predicted label map of an mmseg sample, ``(H, W)`` int64."""
-    data = needed(sample, 'pred_sem_seg', name)
-    return data.reshape(data.shape[-2:]).long()  # mmseg stores a leading 1, or none
+def one_hot(present: Tensor, num_labels: int) -> Tensor:
+    """Return ``(L,)`` int64 on the CPU, 1 at the indices that are present."""
+    labels = torch.zeros(num_labels, dtype=torch.int64, device='cpu')
+    return labels.index_fill(0, present.cpu().long(), 1)
 
 
-def check_mask(label: Tensor, name: str) -> None:
-    """Refuse a label map that has not one class for each pixel, such as a mask in colours.
+def read_field(sample: Sample, key: str) -> Tensor | None:
+    """Return the tensor of a field, of pixels or not; None if there is none."""
+    value = sample.get(key)
+    if isinstance(value, Mapping):
+        return value['data']
+    if isinstance(value, BaseDataElement):
+        return value.data
+    return value
+
+
+def require_field(sample: Sample, key: str, name: str, hint: str = '') -> Tensor:
+    """Return the tensor of a field; raise a UserError if there is none."""
+    value = read_field(sample, key)
+    if value is None:
+        raise UserError(f'{name} has no {key}, only {sorted(sample.keys())}{hint}')
+    return value.detach()
+
+
+def read_class_scores(sample: Sample, name: str) -> Tensor:
+    """Return the ``(K,)`` scores of a classifier's sample, unchecked."""
+    hint = '; a classifier has pred_score (mmpretrain), a segmentor seg_logits (mmseg)'
+    return require_field(sample, 'pred_score', name, hint)
+
+
+def read_plane(sample: Sample, key: str, name: str, hint: str = '') -> Tensor:
+    """Return a field of pixels, ``(H, W)`` int64."""
+    plane = require_field(sample, key, name, hint)
+    return plane.reshape(plane.shape[-2:]).long()  # mmseg stores a leading 1, or none
+
+
+def read_mask(sample: Sample, name: str) -> Tensor:
+    """Return the label map of a segmentor's sample, ``(H, W)`` int64."""
+    hint = ': its pipeline needs LoadAnnotations'
+    check_mask(require_field(sample, 'gt_sem_seg', name, hint), sample.get('seg_map_path') or name)
+    return read_plane(sample, 'gt_sem_seg', name)
+
+
+def sample_name(sample: Sample, index: int | None = None) -> str:
+    """Return the name of a sample in errors: its file, else its index in the data set."""
+    return str(sample.get('img_path') or f'sample {sample.get("sample_idx", index)}')
+
+
+def batch_name(names: Sequence[str]) -> str:
+    """Return the name of several samples in errors."""
+    return names[0] if len(names) == 1 else f'{names[0]} to {names[-1]}'
+
+
+def background_index(classes: Sequence[str] | None) -> int | None:
+    """Return the index of the class that is called background, None if there is none."""
+    names = [str(name).lower() for name in classes or ()]
+    return names.index(BACKGROUND_NAME) if BACKGROUND_NAME in names else None
+
+
+def check_mask(mask: Tensor, name: str) -> None:
+    """Raise a UserError for a mask that has not one class for each pixel, such as one in colours.
 
     It prevents lost hours: mmseg packs masks of any shape, and an operation later fails, which
     names no file.
 
     Args:
-        label: As mmseg packs it, ``(1, H, W)`` or ``(H, W)``.
+        mask: ``(1, H, W)`` or ``(H, W)`` as mmseg packs it.
         name: The file of the mask.
     """
-    height_and_width = label.shape[-2:]
-    if label.ndim < 2 or label.numel() != height_and_width.numel():
-        colours = ', one value for each colour' if label.shape[-1] in (3, 4) else ''
+    height_and_width = mask.shape[-2:]
+    if mask.ndim < 2 or mask.numel() != height_and_width.numel():
+        colours = ', one value for each colour' if mask.shape[-1] in (3, 4) else ''
         raise UserError(
-            f'the mask {name} has the shape {tuple(label.shape)}{colours}, where the number of one '
+            f'the mask {name} has the shape {tuple(mask.shape)}{colours}, where the number of one '
             'class is needed for each pixel: convert the colours to classes, 0, 1, … or 255, and '
             'save them as a grey PNG'
         )
 
 
-def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the predicted and the true label map of an mmseg sample, both ``(H, W)`` int64.
-
-    They have the size of `logits`, and are where these are.
-    """
-    label = needed(sample, 'gt_sem_seg', name, ': its pipeline needs LoadAnnotations')
-    check_mask(label, sample.get('seg_map_path') or name)
-    label = label.reshape(label.shape[-2:]).long()
-    predicted = predicted_map(sample, name)
-    logits = predicted if logits is None else logits
-    sizes = {tuple(found.shape[-2:]) for found in (predicted, logits)} - {tuple(label.shape)}
-    if sizes:
-        raise UserError(
-            f'the prediction of {name} has the size {sizes.pop()}, gt_sem_seg '
-            f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize, '
-            'or AtInputSize after both'
-        )
-    return predicted.to(logits.device), label.to(logits.device)
-
-
-def read_pixels(
-    sample: Sample, *, ignore_index: int, name: str, ood_index: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits ``(K, H, W)`` of an mmseg sample, its predicted and its true classes.
-
-    The logits of a binary head, K = 1, are the probability of class 1. Labels may be `ood_index`.
-
-    Raises:
-        ValueError: If sizes do not fit, labels are out of range, or a binary head's logits are no
-            probabilities.
-    """
-    logits = needed(sample, 'seg_logits', name)
-    predicted, label = label_maps(sample, name, logits)
-    known = label != ignore_index
-    if ood_index is not None:
-        known &= label != ood_index
-    # Filling takes a third of the time of selecting.
-    check_labels(label.masked_fill(~known, 0), max(len(logits), 2), name=name, hint=LABELS_HINT)
-    if len(logits) == 1:
-        check_finite(logits, f'seg_logits of {name}')
-        check_range(logits, f'seg_logits of {name}, of one class,')
-    return logits, predicted, label
-
-
-def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return an evaluated data sample's probabilities, predicted and true classes, on the CPU.
-
-    Returns:
-        ``(K, H, W)``, ``(H, W)`` and ``(H, W)`` of a segmentor, with K = 2 for a binary head;
-        ``(K, 1)``, ``(1,)`` and ``(1,)`` of a classifier.
-    """
-    if 'seg_logits' not in sample:
-        probs = class_probabilities(sample, name)
-        return probs, probs.argmax(dim=0), class_label(sample, name, len(probs))
-    logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
-    check_explained(logits, predicted, name)
-    return map_probabilities(at_least_single(logits)).cpu(), predicted.cpu(), label.cpu()
+def check_same_size(scores: Tensor, predicted: Tensor, labels: Tensor, name: str) -> None:
+    """Raise a UserError for scores or predicted classes of another size than the labels."""
+    for values in (predicted, scores):
+        if values.shape[-2:] != labels.shape:
+            raise UserError(
+                f'the prediction of {name} has the size {tuple(values.shape[-2:])}, gt_sem_seg '
+                f'{tuple(labels.shape)}: in the test pipeline LoadAnnotations must come after '
+                'Resize, or AtInputSize after both'
+            )
 
 
 def read_logits(
     sample: Sample, logits: Tensor, *, ignore_index: int, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the valid predictions of an evaluated data sample and the logits they came from.
-
-    Args:
-        sample: Of mmpretrain or mmseg.
-        logits: What the model had before its softmax or sigmoid: ``(K,)`` of a classifier,
-            ``(K, H, W)`` of a segmentor, at the size of its labels.
-        ignore_index: Label of the pixels to leave out.
-        name: What errors call the sample.
-
-    Returns:
-        Logits ``(M, K)``, true and predicted classes ``(M,)``, on the device of the logits.
-
-    Raises:
-        ValueError: If `logits` are not what the sample's scores came from, are NaN or infinite, or
-            the sample has no or other labels.
-    """
-    logits = at_least_single(logits.detach())
-    check_finite(logits, f'logits of {name}')
-    if 'seg_logits' in sample:
-        predicted, label = (plane.flatten() for plane in label_maps(sample, name, logits))
-        kept = (label != ignore_index).nonzero().squeeze(1)
-        label, predicted = label[kept], predicted[kept]
-        check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
-        return logits.flatten(1).index_select(1, kept).T, label, predicted
-    scores = class_scores(sample, name).to(logits)
-    if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
-        raise UserError(
-            f"the scores of {name} are not the softmax of its head's output: with another "
-            'activation, or logits that change after the head, no layer can take a scaling'
-        )
-    label = class_label(sample, name, len(logits)).to(logits.device)
-    return logits[None], label, logits.argmax(0, keepdim=True)
-
-
-def read_ood(
-    sample: Sample, *, ood_index: int | None, ignore_index: int, name: str
-) -> tuple[Tensor, bool, Tensor]:
-    """Return an evaluated data sample's valid predictions, and what is seen in each.
-
-    Args:
-        sample: Of mmpretrain or mmseg; a classifier's may also have its ``logits``.
-        ood_index: Label of what is out of distribution. So are a classifier's negative labels.
-        ignore_index: Label of the pixels to leave out.
-        name: What errors call the sample.
-
-    Returns:
-        Logits or probabilities ``(K, M)``, whether they are logits, and ``(M,)`` int64: 0 in
-        distribution, 1 of the first OOD set (label -1, or `ood_index`), 2 of the second (label -2),
-        and so on.
-    """
-    if 'seg_logits' not in sample:
-        probs, label = class_probabilities(sample, name), class_label(sample, name)
-        unseen = (label < 0) | (label == (-1 if ood_index is None else ood_index))
-        kind = torch.where(unseen, (-label).clamp(min=1), 0)
-        check_labels(label[~unseen], len(probs), name=name, hint=LABELS_HINT)
-        logits = tensor_of(sample, 'logits')
-        if logits is None:
-            return probs, False, kind
-        known = {**sample, 'gt_label': torch.where(unseen, 0, label)}
-        return read_logits(known, logits, ignore_index=ignore_index, name=name)[0].T, True, kind
-    if ood_index is None:
-        raise UserError(f'{name} is a segmentation: give ood_index, the label of OOD pixels')
-    options = dict(ignore_index=ignore_index, ood_index=ood_index, name=name)
-    logits, predicted, label = read_pixels(sample, **options)
-    check_explained(logits, predicted, name)
-    valid = label != ignore_index
-    rows, kind = at_least_single(logits)[:, valid], (label == ood_index)[valid].long().cpu()
-    return (torch.cat([1 - rows, rows]), False, kind) if len(rows) == 1 else (rows, True, kind)
-
-
-class UnlabelledPrediction(NamedTuple):
-    """A model's prediction for an image, on the CPU.
-
-    Attributes:
-        conf: Probability of the predicted class: ``(H, W)`` float32 of a segmentor, one value of a
-            classifier.
-        predicted: Its class, int64, of the same shape.
-        probs: ``(K,)`` float32 probabilities of a classifier, None of a segmentor.
-        objects: Of a segmentor, None of a classifier.
-    """
-
-    conf: Tensor
-    predicted: Tensor
-    probs: Tensor | None = None
-    objects: Objects | None = None
-
-
-def read_unlabelled(
-    sample: Sample, *, name: str, background: int | None = None
-) -> UnlabelledPrediction:
-    """Read a predicted data sample of mmpretrain or mmseg, with labels or without.
-
-    Args:
-        sample: As for :func:`read_prediction`, whose labels are not needed.
-        name: What errors call it.
-        background: The class that is no object.
-
-    Raises:
-        ValueError: For NaN or infinite predictions, scores that are not probabilities of one class
-            each, or a sample that has neither kind.
-    """
-    if 'seg_logits' in sample:
-        logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
-        check_finite(logits, f'seg_logits of {name}')
-        predicted = predicted_map(sample, name).to(logits.device)
-        conf = _map_confidence(logits, predicted).cpu()
-        objects = objects_of_logits(logits, predicted, background=background)
-        return UnlabelledPrediction(conf, predicted.cpu(), objects=objects)
-    probs = class_probabilities(sample, name)[:, 0].float()
-    return UnlabelledPrediction(*probs.max(dim=0), probs)
-
-
-def read_map(sample: Sample, *, step: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Read every `step`-th pixel of every `step`-th line of an evaluated data sample of mmseg.
-
-    Nothing is computed, and nothing new is kept, on the sample's own device.
-
-    Args:
-        sample: What :func:`read_pixels` has read without complaint.
-        step: At least 1.
-
-    Returns:
-        ``(H, W)`` float32 probabilities of the predicted classes, these, and the labels, int64.
-    """
-    pixels = slice(None, None, step), slice(None, None, step)
-    planes = tensor_of(sample, 'seg_logits')
-    logits = torch.stack([plane.detach().cpu()[pixels] for plane in planes])
-    predicted, label = (plane.cpu()[pixels].long() for plane in label_maps(sample, 'an image'))
-    return _map_confidence(logits, predicted), predicted, label
-
-
-def _map_confidence(logits: Tensor, predicted: Tensor) -> Tensor:
-    """Return the probability of the predicted class of ``(K, …)`` logits, in float32."""
-    logits = logits.float()
-    if len(logits) == 1:  # a binary head's probability
-        return torch.where(predicted == 1, logits[0], 1 - logits[0])
-    return 1 / (logits - logits.amax(dim=0)).exp().sum(dim=0)
+    """Return the logits ``(M, K)``, true and predicted classes of the valid predictions."""
+    (predictions,) = read_samples([sample], [name], ignore_index=ignore_index)
+    rows = with_logits(predictions, logits[None]).valid_rows()
+    return rows.logits, rows.labels, rows.predicted
 
 
 def as_binary_map(sample: Mapping, name: str = 'a prediction') -> dict:
@@ -347,16 +350,16 @@ def as_binary_map(sample: Mapping, name: str = 'a prediction') -> dict:
         ValueError: If it lacks one of them, its scores are no probabilities, or its labels are out
             of range.
     """
-    scores = at_least_single(class_scores(sample, name))
+    scores = at_least_single(read_class_scores(sample, name))
     check_finite(scores, f'pred_score of {name}')
     check_range(scores, f'pred_score of {name}')
-    label = tensor_of(sample, 'gt_score')
+    label = read_field(sample, 'gt_score')
     if label is None:
-        present = needed(sample, 'gt_label', name).cpu().long()
+        present = require_field(sample, 'gt_label', name).cpu().long()
         check_labels(present, len(scores), name=name, hint=LABELS_HINT)
         label = torch.zeros(len(scores), device='cpu').index_fill(0, present, 1)
-    label = torch.where(label < 0, IGNORED, (label > 0.5).long()).to(scores.device)
-    predicted = tensor_of(sample, 'pred_label')  # by the head's threshold, or its number of labels
+    label = torch.where(label < 0, IGNORE_INDEX, (label > 0.5).long()).to(scores.device)
+    predicted = read_field(sample, 'pred_label')  # by the head's threshold, or its number of labels
     if predicted is None:
         predicted = (scores > 0.5).nonzero()[:, 0]
     maps = {

@@ -61,7 +61,10 @@ class ImagePredictions:
         """Return the probabilities ``(N, K, *)`` of all classes, with two for one score."""
         if self.probs is None and self.logits.shape[1] > 1:
             return at_least_single(self.logits).softmax(dim=1)
-        probs = at_least_single(self.logits).sigmoid() if self.probs is None else self.probs
+        if self.probs is None:
+            probs = at_least_single(self.logits).sigmoid()
+        else:
+            probs = at_least_single(self.probs)
         if probs.shape[1] == 1:
             return torch.cat([1 - probs, probs], dim=1)
         return probs
@@ -243,34 +246,6 @@ def predictions_from_confidences(conf: Tensor, correct: Tensor) -> ImagePredicti
         labels=correct.long(),
         are_bare_confidences=True,
         images=torch.arange(len(conf), device='cpu'),
-    )
-
-
-def predictions_of_map(
-    scores: Tensor,
-    predicted: Tensor,
-    label: Tensor,
-    *,
-    ignore_index: int | None = None,
-    name: str = 'an image',
-) -> ImagePredictions:
-    """Return the predictions of one segmented image, as a toolbox has made them.
-
-    Args:
-        scores: ``(K, H, W)`` logits; of a binary head, K = 1, the probability of class 1.
-        predicted: ``(H, W)`` predicted classes, by the head's own rule.
-        label: ``(H, W)`` true classes.
-        ignore_index: The label of pixels that are not valid.
-        name: How errors call the image.
-    """
-    is_binary = len(scores) == 1
-    return ImagePredictions(
-        predicted=predicted[None],
-        probs=scores[None] if is_binary else None,
-        logits=None if is_binary else scores[None],
-        labels=mask_ignored(label, ignore_index)[None],
-        images=torch.zeros(1, dtype=torch.int64, device='cpu'),
-        name=name,
     )
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mmcalib.predictions.image_predictions import ImagePredictions
+
 TOUCHING = np.ones((3, 3), dtype=int)
 RIGHT = 0.5  # above which IoU an object counts as found
 # Down to which probability pixels outside of an object may belong to it.
@@ -91,25 +93,31 @@ def find_objects(
     return Objects(number, label, pixels, *table[:, 2:4].T, table[:, 4:].astype(np.int64))
 
 
-def map_probabilities(logits: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities of mmseg's ``(K, H, W)`` logits, two of a binary head."""
-    return torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(dim=0)
+def map_confidence(predictions: ImagePredictions) -> torch.Tensor:
+    """Return the probability of the predicted class of each pixel of one map, ``(H, W)`` float32.
+
+    Logits are not changed to the probabilities of all classes, which takes less memory.
+    """
+    scores = predictions.scores[0].float()
+    if len(scores) == 1:
+        return torch.where(predictions.predicted[0] == 1, scores[0], 1 - scores[0])
+    return 1 / (scores - scores.amax(dim=0)).exp().sum(dim=0)
 
 
-def objects_of_logits(
-    logits: torch.Tensor, predicted: torch.Tensor, *, background: int | None = None
-) -> Objects:
-    """Return the objects of mmseg's ``(K, H, W)`` logits, or of a binary head's probability.
+def find_map_objects(predictions: ImagePredictions, *, background: int | None = None) -> Objects:
+    """Return the objects of one map.
 
     Args:
-        logits: Finite, float32 or float64.
-        predicted: ``(H, W)`` classes.
-        background: As of :func:`find_objects`.
+        predictions: Predictions of one map, which are finite.
+        background: The class that is no object; None if every class is one.
     """
-    probs = map_probabilities(logits)
-    conf = probs.gather(0, predicted[None])[0].cpu().numpy()
+    probs = predictions.class_probabilities()[0]
+    conf = probs.gather(0, predictions.predicted)[0]
     return find_objects(
-        predicted.cpu().numpy(), conf, lambda k: probs[k].cpu().numpy(), background=background
+        predictions.predicted[0].cpu().numpy(),
+        conf.cpu().numpy(),
+        lambda k: probs[k].cpu().numpy(),
+        background=background,
     )
 
 

@@ -18,7 +18,7 @@ from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.hooks.drawing_hooks import kept_statistics, tested_split
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
-from mmcalib.openmmlab.samples import tensor_of
+from mmcalib.openmmlab.samples import read_field
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
@@ -117,7 +117,7 @@ class LabelledClasses(Hook):
         self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence = ()
     ) -> None:
         for sample in outputs:
-            labels = tensor_of(sample, 'gt_sem_seg')
+            labels = read_field(sample, 'gt_sem_seg')
             if labels is not None and not labels.is_floating_point():
                 counts = labels[labels >= 0].bincount()
                 self.labels.update(counts.nonzero().flatten().tolist())

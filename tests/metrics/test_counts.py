@@ -13,14 +13,13 @@ from mmcalib.metrics.counts import sum_counts
 from mmcalib.metrics.measure import count_arrays
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.openmmlab.samples import read_pixels
-from mmcalib.predictions.image_predictions import predictions_of_map
+from mmcalib.openmmlab.samples import read_samples
 
 
 def read(sample):
-    maps = read_pixels(sample, ignore_index=255, name='image.jpg')
+    (predictions,) = read_samples([sample], ['image.jpg'])
     required = ('brier', 'one_minus_conf', 'class_bins', 'nll_curve', 'ignored_conf')
-    return compute_outcomes(predictions_of_map(*maps, ignore_index=255), required=required)
+    return compute_outcomes(predictions, required=required)
 
 
 def of(logits, label):

@@ -16,7 +16,7 @@ from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
-from mmcalib.openmmlab.samples import read_unlabelled
+from mmcalib.openmmlab.samples import read_samples
 
 
 def binary(n):
@@ -45,6 +45,10 @@ def broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
 
 def of_arrays(function, *arguments, **options):
     function(*map(np.asarray, arguments), **options)
+
+
+def unlabelled(sample):
+    read_samples([sample], ['x'], labelled=False)
 
 
 def same(value):
@@ -114,9 +118,13 @@ REFUSED = [
         'image_0.jpg has no pairwise_dice',
     ),
     (of_scores, dict(samples=classified, scores='soft_dice'), 'only confidence, entropy: segment'),
-    (read_unlabelled, dict(sample={'pred_score': torch.tensor([0.9, 0.8])}, name='x'), 'sum to 1'),
-    (read_unlabelled, dict(sample=dict(seg_logits=ROWS * torch.nan), name='x'), 'of x has 4 NaN'),
-    (read_unlabelled, dict(sample={'boxes': 1}, name='x'), r"no pred_score, only \['boxes'\]"),
+    (unlabelled, ({'pred_score': torch.tensor([0.9, 0.8])},), 'sum to 1'),
+    (
+        unlabelled,
+        ({'seg_logits': ROWS * torch.nan, 'pred_sem_seg': LABELS[None]},),
+        'of x has 4 NaN',
+    ),
+    (unlabelled, ({'boxes': 1},), r"no pred_score, only \['boxes'\]"),
     # Arrays.
     (ece, dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),

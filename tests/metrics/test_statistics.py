@@ -18,7 +18,8 @@ from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.metrics import list_metric as module
 from mmcalib.predictions.boundary import DISTANCES, RANGE_NAMES
-from mmcalib.predictions.objects import objects_of_logits
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.objects import find_map_objects
 
 CLASSES = ('a', 'background', 'c', 'd', 'e')
 ALL = dict(per_class=True, per_distance=True)
@@ -128,7 +129,8 @@ def test_objects(monkeypatch):
     rows = []
     for place, sample in enumerate(samples):
         logits, truth = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
-        found = objects_of_logits(logits, logits.argmax(0), background=1)
+        predictions = ImagePredictions(predicted=logits.argmax(0)[None], logits=logits[None])
+        found = find_map_objects(predictions, background=1)
         ious = object_ious(found, truth.numpy())
         columns = found.label, found.pixels, found.confidence, found.expected_iou, ious
         rows += [(place, *map(float, row)) for row in zip(*columns, strict=True)]

@@ -6,7 +6,8 @@ from samples import as_segmented, classified, segmented
 from tiny_models import classifier, images
 
 from mmcalib.openmmlab.calibrated_model import evaluated_sample
-from mmcalib.openmmlab.samples import read_unlabelled
+from mmcalib.openmmlab.samples import read_samples
+from mmcalib.predictions.objects import map_confidence
 
 
 def binary():
@@ -17,15 +18,18 @@ def binary():
 @pytest.mark.parametrize('sample', [*classified(3), *segmented(3), binary()])
 def test_without_labels_the_confidences_are_the_same(sample):
     sample = {key: value for key, value in sample.items() if not key.startswith('gt')}
-    found = read_unlabelled(sample, name='image.jpg')
+    (predictions,) = read_samples([sample], ['image.jpg'], labelled=False)
     if 'pred_score' in sample:
-        probs, predicted = sample['pred_score'], sample['pred_score'].argmax()
-        assert torch.equal(found.probs, probs)
+        predicted = sample['pred_score'].argmax()
+        assert torch.equal(predictions.probs[0], sample['pred_score'])
     else:
-        logits, predicted = sample['seg_logits']['data'], sample['pred_sem_seg']['data'][0]
+        predicted = sample['pred_sem_seg']['data'][0]
+        logits = sample['seg_logits']['data']
         probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
-    assert torch.equal(found.predicted, predicted)
-    torch.testing.assert_close(found.conf, probs.gather(0, predicted[None])[0])
+        expected = probs.gather(0, predicted[None])[0]
+        torch.testing.assert_close(map_confidence(predictions), expected)
+    assert torch.equal(predictions.predicted[0], predicted)
+    assert predictions.labels is None
 
 
 @pytest.mark.parametrize('options', [dict(thr=0.3), dict(thr=None, topk=2)])

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmcalib.predictions.objects import find_objects, object_ious, objects_of_logits
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.objects import find_map_objects, find_objects, object_ious
 
 
 def draw(size=(9, 11), num_classes=3, seed=0):
@@ -35,7 +36,8 @@ def test_objects_are_those_of_opencv(background, seed):
     logits, labels = draw(seed=seed)
     probs = logits.softmax(0).numpy()
     predicted, known = probs.argmax(0), labels != 255
-    found = objects_of_logits(logits, torch.from_numpy(predicted), background=background)
+    predictions = ImagePredictions(predicted=torch.from_numpy(predicted)[None], logits=logits[None])
+    found = find_map_objects(predictions, background=background)
     ious = object_ious(found, labels)
     objects = [(k, own) for k in {0, 1, 2} - {background} for own in components(predicted == k)]
     assert len(found) == len(objects) > 3
@@ -81,7 +83,8 @@ def test_an_object_where_nothing_is_labelled_has_no_iou():
 
 def test_a_binary_head_has_objects_of_its_probability():
     prob = torch.tensor([[[0.9, 0.2, 0.7, 0.05]]], dtype=torch.float64)
-    found = objects_of_logits(prob, (prob[0] > 0.5).long(), background=0)
+    predictions = ImagePredictions(predicted=(prob > 0.5).long(), probs=prob[None])
+    found = find_map_objects(predictions, background=0)
     assert found.pixels.tolist() == [1, 1]
     np.testing.assert_allclose(found.confidence, [0.9, 0.7])
     # What lies between hangs together with both.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
+import torch
 from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
 from mmengine.evaluator import Evaluator
@@ -23,8 +25,10 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.openmmlab.ensembles.batch_views import upright_view
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.openmmlab.samples import Sample, map_size, read_map
+from mmcalib.openmmlab.samples import Sample, read_samples, sample_name
 from mmcalib.options import check_choices, check_integer
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.objects import map_confidence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -164,7 +168,7 @@ class ConfidenceMapHook(DrawingHook):
     ) -> None:
         if self._metric is None:
             return
-        if map_size(outputs[0]) is None:
+        if 'seg_logits' not in outputs[0]:
             raise UserError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
         inputs = upright_view(data_batch)['inputs']
         rank, world_size = get_dist_info()
@@ -196,8 +200,13 @@ class ConfidenceMapHook(DrawingHook):
         """Return an image with what was predicted of it, at most about `max_size` a side."""
         from mmcalib.visualization import ConfidenceView
 
-        size = map_size(sample)
-        conf, predicted, label = read_map(sample, step=-(-max(size) // self.max_size))
+        ignore_index = self._metric.ignore_index
+        (predictions,) = read_samples(
+            [sample], [sample_name(sample, index)], ignore_index=ignore_index
+        )
+        size = tuple(predictions.predicted.shape[1:])
+        shown = every_nth_pixel(predictions, -(-max(size) // self.max_size))
+        label = shown.labels[0].masked_fill(~shown.valid[0], ignore_index)
         path = sample.get('img_path')
         image = image_of(path, inputs, size)
         return ConfidenceView(
@@ -205,9 +214,9 @@ class ConfidenceMapHook(DrawingHook):
             name=Path(path).name if path else f'{self._data} image {index}',
             image=cv2.resize(image, label.shape[::-1], interpolation=cv2.INTER_AREA),
             label=label.numpy().astype(np.int16),
-            predicted=predicted.numpy().astype(np.int16),
-            conf=conf.numpy().astype(np.float16),
-            valid=(label != self._metric.ignore_index).numpy(),
+            predicted=shown.predicted[0].numpy().astype(np.int16),
+            conf=map_confidence(shown).numpy().astype(np.float16),
+            valid=shown.valid[0].numpy(),
             table=bins.numpy().copy(),
         )
 
@@ -225,6 +234,23 @@ class ConfidenceMapHook(DrawingHook):
         for name, rows, title in figures:
             maps = {title: ConfidenceMaps(rows, rows, **style)}
             self.add_figure(runner, name, draw_confidence_maps(maps, worst=bool(title)))
+
+
+def every_nth_pixel(predictions: ImagePredictions, step: int) -> ImagePredictions:
+    """Return every `step`-th pixel of every `step`-th line of one map, on the CPU.
+
+    Nothing of the size of the map is computed or kept on its device.
+    """
+    # One class after the other, since a strided map is copied on its device before it leaves it.
+    planes = [plane[::step, ::step].cpu() for plane in predictions.scores[0]]
+    scores = torch.stack(planes)[None]
+    return replace(
+        predictions,
+        probs=None if predictions.probs is None else scores,
+        logits=scores if predictions.probs is None else None,
+        predicted=predictions.predicted[:, ::step, ::step].cpu(),
+        labels=predictions.labels[:, ::step, ::step].cpu(),
+    )
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:

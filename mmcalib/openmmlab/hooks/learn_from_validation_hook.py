@@ -20,16 +20,8 @@ from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.openmmlab.sample_writing import logits_in
-from mmcalib.openmmlab.samples import (
-    Sample,
-    class_label,
-    class_probabilities,
-    name_of,
-    read_logits,
-    read_pixels,
-)
+from mmcalib.openmmlab.samples import Sample, read_samples, sample_name, with_logits
 from mmcalib.options import check_ignore_index
-from mmcalib.predictions.image_predictions import predictions_from_probabilities, predictions_of_map
 
 
 @HOOKS.register_module()
@@ -88,7 +80,7 @@ class LearnFromValidationHook(Hook):
         self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence[Sample] = ()
     ) -> None:
         for sample in outputs if self._losses else ():  # not of a validation that is no training's
-            name = name_of(sample, len(self._counted))
+            name = sample_name(sample, len(self._counted))
             self._counted.append([self._count(loss, sample, name) for loss in self._trained])
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
@@ -104,18 +96,12 @@ class LearnFromValidationHook(Hook):
 
     def _count(self, loss: CALSLoss | AdaFocalLoss, sample: Sample, name: str) -> Tensor | Counts:
         """Return what a loss learns from a sample, which errors call `name`."""
-        options = dict(ignore_index=self.ignore_index, name=name)
+        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
         if isinstance(loss, CALSLoss):
-            return loss.statistics(read_logits(sample, logits_in(sample), **options)[0])
-        if 'seg_logits' in sample:
-            scores, predicted, label = read_pixels(sample, **options)
-            predictions = predictions_of_map(
-                scores, predicted, label, ignore_index=self.ignore_index, name=name
-            )
-            return count_outcomes(compute_outcomes(predictions)).round()
-        probs = class_probabilities(sample, name).T
-        predictions = predictions_from_probabilities(probs, class_label(sample, name))
-        return count_outcomes(compute_outcomes(predictions))
+            predictions = with_logits(predictions, logits_in(sample)[None])
+            return loss.statistics(predictions.valid_rows().logits)
+        counts = count_outcomes(compute_outcomes(predictions))
+        return counts.round() if predictions.are_maps else counts
 
 
 def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> dict[str, float]:

@@ -24,16 +24,15 @@ from mmcalib.metrics.statistics import (
 )
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import IGNORED, as_binary_map, read_pixels, read_scores
+from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_ignore_index, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.predictions.image_predictions import (
+    IGNORED,
     ImagePredictions,
     predictions_from_probabilities,
-    predictions_of_map,
 )
-from mmcalib.predictions.objects import RIGHT, object_ious, objects_of_logits
-from mmcalib.tensors import at_least_single
+from mmcalib.predictions.objects import RIGHT, find_map_objects, object_ious
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -158,39 +157,44 @@ class CalibrationMetric(ListMetric):
             check_background(meta, f'protocol={self.protocol!r}', "set protocol='pooled'")
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
-        """Return the scores of a classified image, and counts of a segmented one."""
-        name = self.name(sample)
-        protocol = PROTOCOLS[self.protocol]
-        ignore_index = self.ignore_index
-        is_classified = 'seg_logits' not in sample
-        if is_classified:
+        """Return the probabilities and the label of a classified image, or counts of another."""
+        is_map = 'seg_logits' in sample
+        if is_map:
+            self.check_meta(sample)
+        else:
             self._refuse_classifier()
-            if not self.several_labels:
-                return read_scores(sample, name)
-            sample = as_binary_map(sample, name)
-            ignore_index = IGNORED
-        self.check_meta(sample)
-        logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
-        predictions = predictions_of_map(
-            logits, predicted, label, ignore_index=ignore_index, name=name
+        (predictions,) = read_samples(
+            [sample],
+            [self.name(sample)],
+            ignore_index=self.ignore_index,
+            several_labels=self.several_labels,
         )
+        if not is_map and not self.several_labels:
+            return predictions.probs[0].numpy(), int(predictions.labels)
+        return self.limited(self._count(predictions))
+
+    def _count(self, predictions: ImagePredictions) -> Counts:
+        """Return the counts of one map, or of the labels of one image."""
+        region = PROTOCOLS[self.protocol].region
+        labels = predictions.labels[0]
         required = self.required
-        if protocol.region is None:
+        if region is None:
             required = required | {'ignored_conf'}
+            counted = predictions
         else:  # Nobody knows what the protocol would leave out of an image without labels.
-            predictions = predictions.within(protocol.region(label, self.boundary_width)[None])
-        outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=required)
-        strata = self._strata_by_class(outcomes, predictions.num_classes)
-        if is_classified and self.per_class:  # Each column of several labels is a class.
-            valid = predictions.valid.flatten()
+            counted = predictions.within(region(labels, self.boundary_width)[None])
+        outcomes = compute_outcomes(counted, num_bins=self.num_bins, required=required)
+        strata = self._strata_by_class(outcomes, counted.num_classes)
+        if predictions.several_labels and self.per_class:  # Each label is a class.
+            valid = counted.valid.flatten()
             strata['predicted'] = (true_indices(valid).cpu(), valid.numel())
         if self.per_distance:
-            ranges = distance_ranges(label)[predictions.valid[0]].cpu()
+            ranges = distance_ranges(labels)[counted.valid[0]].cpu()
             strata['distance'] = (ranges, len(RANGE_NAMES))
         counts = count_outcomes(outcomes, self.num_bins, strata=strata, rounded=self.has_many)
         if self.per_object:
-            counts.image['objects'] = self._objects(logits, predicted, label)
-        return self.limited(counts)
+            counts.image['objects'] = self._objects(predictions)
+        return counts
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
@@ -229,12 +233,11 @@ class CalibrationMetric(ListMetric):
         """Return the stratification by predicted class, if it is asked for."""
         return {'predicted': (outcomes.predicted, num_classes)} if self.per_class else {}
 
-    def _objects(self, logits: Tensor, predicted: Tensor, label: Tensor) -> Tensor:
+    def _objects(self, predictions: ImagePredictions) -> Tensor:
         """Return class, size, confidence, expected IoU and IoU of each object, ``(O, 5)``."""
-        objects = objects_of_logits(
-            at_least_single(logits), predicted, background=self.dataset_background
-        )
-        ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
+        objects = find_map_objects(predictions, background=self.dataset_background)
+        labels = predictions.labels[0].cpu().numpy()
+        ious = object_ious(objects, labels, ignore_index=IGNORED)
         columns = [
             objects.label,
             objects.pixels,

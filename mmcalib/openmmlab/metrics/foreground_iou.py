@@ -9,9 +9,10 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
+from mmcalib.errors import UserError
 from mmcalib.metrics.protocols import BACKGROUND, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_pixels
+from mmcalib.openmmlab.samples import read_samples
 
 
 @METRICS.register_module()
@@ -44,12 +45,18 @@ class ForegroundIoU(ListMetric):
     def read(self, sample: dict) -> Tensor:
         """Return the counts of an image, ``(3, K)``: both, predicted, labelled as k."""
         self.check_meta(sample)
-        options = dict(ignore_index=self.ignore_index, name=self.name(sample))
-        logits, *maps = read_pixels(sample, **options)
-        valid, size = maps[1] != self.ignore_index, max(len(logits), 2)
-        predicted, label = (plane[valid].cpu() for plane in maps)
-        counted = label[predicted == label], predicted, label
-        return torch.stack([torch.bincount(x, minlength=size) for x in counted])
+        name = self.name(sample)
+        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
+        if not predictions.are_maps:
+            raise UserError(f'{name} is no segmentation: ForegroundIoU is for segmentors')
+        valid = predictions.valid
+        predicted = predictions.predicted[valid].cpu()
+        label = predictions.labels[valid].cpu()
+        counts = [
+            torch.bincount(classes, minlength=predictions.num_classes)
+            for classes in (label[predicted == label], predicted, label)
+        ]
+        return torch.stack(counts)
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""

@@ -25,8 +25,10 @@ from mmcalib.metrics.image_scores import (
 )
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import read_image
+from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_choices, check_number
+from mmcalib.predictions.image_predictions import IGNORED, class_columns
+from mmcalib.tensors import check_explained
 
 
 @METRICS.register_module()
@@ -102,25 +104,38 @@ class ImageScoreMetric(ListMetric):
             check_writable(out_file)
 
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
-        """Return what an image leaves."""
-        name, segmented, background = self.name(sample), 'seg_logits' in sample, self.background
-        probs, predicted, label = read_image(sample, ignore_index=self.ignore_index, name=name)
-        if background is None or not segmented:
-            background = self.dataset_background if segmented else None
-        found = scores_of(probs.flatten(1), predicted.flatten(), background=background)
-        if not segmented:
-            found = {score: found[score] for score in OF_CLASSIFIERS}
-        maps = disagreement_in(sample)
-        if 'mutual_information' in maps:
-            found['mutual_information'] = float(maps['mutual_information'].mean(dtype=np.float64))
-        if 'predictions' in maps:
-            found['pairwise_dice'] = pairwise_dice(maps['predictions'], background=background)
-        if missing := [score for score in self.scores if score not in found]:
-            more = 'segmentations have more, and so has a mean with its disagreement'
-            raise UserError(f'{name} has no {missing[0]}, only {", ".join(found)}: {more}')
-        risks = image_risks(predicted, label, background=background, ignore_index=self.ignore_index)
-        risk = risks[self.risk if segmented else 'error']
-        return name, risk, [found[score] for score in self.scores]
+        """Return the name of an image, its risk and its scores."""
+        name = self.name(sample)
+        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
+        background = None
+        if predictions.are_maps:
+            check_explained(predictions.scores[0], predictions.predicted[0], name)
+            background = self.background
+            if background is None:
+                background = self.dataset_background
+        probs = class_columns(predictions.class_probabilities()).cpu()
+        predicted = predictions.predicted.flatten().cpu()
+        labels = predictions.labels.flatten().cpu()
+        scores = scores_of(probs, predicted, background=background)
+        if not predictions.are_maps:
+            scores = {score: scores[score] for score in OF_CLASSIFIERS}
+        disagreement = disagreement_in(sample)
+        if 'mutual_information' in disagreement:
+            information = disagreement['mutual_information']
+            scores['mutual_information'] = float(information.mean(dtype=np.float64))
+        if 'predictions' in disagreement:
+            scores['pairwise_dice'] = pairwise_dice(
+                disagreement['predictions'], background=background
+            )
+        for score in self.scores:
+            if score not in scores:
+                raise UserError(
+                    f'{name} has no {score}, only {", ".join(scores)}: segmentations have more, '
+                    'and so has a mean with its disagreement'
+                )
+        risks = image_risks(predicted, labels, background=background, ignore_index=IGNORED)
+        risk = risks[self.risk] if predictions.are_maps else risks['error']
+        return name, risk, [scores[score] for score in self.scores]
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the figures of all images."""

@@ -14,7 +14,7 @@ from mmengine.logging import print_log
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.metrics.kept_memory import KeptMemory
-from mmcalib.openmmlab.samples import background_of, name_of
+from mmcalib.openmmlab.samples import background_index, sample_name
 
 
 class ListMetric(BaseMetric):
@@ -74,9 +74,9 @@ class ListMetric(BaseMetric):
     @property
     def dataset_background(self) -> int | None:
         """The place of the class that the data set calls background, if it does."""
-        return background_of((self.dataset_meta or {}).get('classes'))
+        return background_index((self.dataset_meta or {}).get('classes'))
 
     def name(self, sample: dict) -> str:
         """Return what errors call the next sample; samplers interleave the processes."""
         rank, world_size = get_dist_info()
-        return name_of(sample, len(self.results) * world_size + rank)
+        return sample_name(sample, len(self.results) * world_size + rank)

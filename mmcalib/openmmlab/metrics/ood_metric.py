@@ -22,8 +22,10 @@ from mmcalib.metrics.ood_scores import (
 )
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_ood
+from mmcalib.openmmlab.samples import read_field, read_samples, with_logits
 from mmcalib.options import check_choices
+from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
+from mmcalib.tensors import at_least_single, check_explained
 
 
 @METRICS.register_module()
@@ -69,7 +71,7 @@ class OODMetric(ListMetric):
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
-            samples that :func:`~mmcalib.openmmlab.samples.read_ood` refuses.
+            samples that :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
     """
 
     default_prefix = 'ood'
@@ -91,26 +93,62 @@ class OODMetric(ListMetric):
         self.ignore_index = ignore_index
 
     def read(self, sample: dict) -> Scored:
-        """Return what an image leaves."""
-        name, sets = self.name(sample), self._sets()
-        found, are_logits, kind = read_ood(
-            sample, ood_index=self.ood_index, ignore_index=self.ignore_index, name=name
+        """Return how often each score is that of an ID prediction, and of each OOD set."""
+        predictions = self._read_predictions(sample)
+        valid = predictions.valid
+        # 0 in distribution, 1 of the first OOD set, and so on.
+        origin = (predictions.labels[valid] - predictions.num_classes + 1).clamp(min=0).cpu()
+        sets = self._sets()
+        if not sets:
+            origin = origin.clamp(max=1)
+        elif origin.numel() and origin.max() > len(sets):
+            raise UserError(
+                f'{predictions.name} has the label {-origin.max().item()}, and the data set names '
+                f'only {len(sets)} OOD sets: {", ".join(sets)}'
+            )
+        if predictions.logits is not None:
+            logits = at_least_single(class_columns(predictions.logits))[:, valid.flatten()]
+            scores = scores_of_logits(logits, self.scores)
+        else:
+            self._check_scores_of_probabilities(predictions.name)
+            probs = class_columns(predictions.class_probabilities())[:, valid.flatten()]
+            scores = scores_of_probabilities(probs, self.scores)
+        num_origins = 1 + max(len(sets), 1)
+        counts = torch.nn.functional.one_hot(origin, num_origins).T.double()
+        cells = {}
+        for name, values in scores.items():
+            cells[name] = torch.cat([values.double()[None], counts])
+        return self.limited(Scored(cells))
+
+    def _read_predictions(self, sample: dict) -> ImagePredictions:
+        """Return the predictions of an image, with a classifier's logits if they are known."""
+        name = self.name(sample)
+        ood_index = self.ood_index
+        if ood_index is None:
+            if 'seg_logits' in sample:
+                raise UserError(
+                    f'{name} is a segmentation: give ood_index, the label of OOD pixels'
+                )
+            ood_index = -1  # Negative labels are OOD in any case.
+        (predictions,) = read_samples(
+            [sample], [name], ignore_index=self.ignore_index, ood_index=ood_index
         )
-        if not are_logits and (missing := [x for x in self.scores if x in NEED_LOGITS]):
-            others = ' and '.join(x for x in SCORES if x not in NEED_LOGITS)
+        if predictions.are_maps:
+            check_explained(predictions.scores[0], predictions.predicted[0], name)
+            return predictions
+        logits = read_field(sample, 'logits')
+        return predictions if logits is None else with_logits(predictions, logits[None])
+
+    def _check_scores_of_probabilities(self, name: str) -> None:
+        """Raise a UserError if probabilities do not tell one of the scores."""
+        missing = [score for score in self.scores if score in NEED_LOGITS]
+        if missing:
+            others = ' and '.join(score for score in SCORES if score not in NEED_LOGITS)
             raise UserError(
                 f'{" and ".join(missing)} require logits, but {name} has only probabilities: for '
                 "a classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give "
                 f'a binary segmentor two channels, or take {others}'
             )
-        if sets and kind.numel() and kind.max() > len(sets):
-            known = f'the data set names only {len(sets)} OOD sets: {", ".join(sets)}'
-            raise UserError(f'{name} has the label {-kind.max().item()}, and {known}')
-        scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
-        kind = kind if sets else kind.clamp(max=1)
-        kinds = (torch.arange(1 + max(len(sets), 1), device='cpu')[:, None] == kind).double()
-        cells = {name: torch.cat([v.double()[None], kinds]) for name, v in scores.items()}
-        return self.limited(Scored(cells))
 
     def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
         """Return the figures of all images."""

@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import background_of, read_unlabelled
+from mmcalib.openmmlab.samples import background_index, read_samples
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.loader import progress
+from mmcalib.predictions.objects import find_map_objects, map_confidence
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_toolbox, pipelines_of, type_name
@@ -146,16 +147,19 @@ class Predictor:
         self, batch: list[tuple[Prediction, dict]], scorer: Scorer
     ) -> Iterator[Prediction]:
         """Yield the predictions of a batch; where that fails, of each image alone."""
-        background = background_of(self.classes)
+        background = background_index(self.classes)
         data = [{key: item[key] for key in ('inputs', 'data_samples')} for _, item in batch]
         try:
             with torch.no_grad(), full_precision():
                 samples = self.model.test_step(pseudo_collate(data))
             samples = [sample.to_dict() for sample in samples]
-            predicted = [
-                read_unlabelled(sample, name=str(image.image), background=background)
-                for sample, (image, _) in zip(samples, batch, strict=True)
-            ]
+            results = []
+            for sample, (image, _) in zip(samples, batch, strict=True):
+                (predictions,) = read_samples([sample], [str(image.image)], labelled=False)
+                objects = None
+                if predictions.are_maps:
+                    objects = find_map_objects(predictions, background=background)
+                results.append((predictions, objects))
         except NOT_PREDICTED as error:
             if len(batch) == 1:
                 kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
@@ -163,13 +167,18 @@ class Predictor:
             for item in batch if len(batch) > 1 else ():
                 yield from self._predict([item], scorer)
             return
-        for sample, found, (image, _) in zip(samples, predicted, batch, strict=True):
+        for sample, (predictions, objects), (image, _) in zip(samples, results, batch, strict=True):
             image.disagreement = disagreement_in(sample)
             image.disagreement.pop('predictions', None)
-            image.scores = scorer.image(image, found)
-            image.predicted, image.confidence = found.predicted.numpy(), found.conf.numpy()
-            image.probabilities = None if found.probs is None else found.probs.numpy()
-            image.objects = None if found.objects is None else found.objects.number + 1
+            image.predicted = predictions.predicted[0].cpu().numpy()
+            if objects is not None:
+                image.confidence = map_confidence(predictions).cpu().numpy()
+                image.objects = objects.number + 1
+            else:
+                probs = predictions.probs[0].float()
+                image.confidence = probs.amax().numpy()
+                image.probabilities = probs.numpy()
+            image.scores = scorer.image(image, objects)
             yield image
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
@@ -26,9 +27,8 @@ from mmcalib.metrics.risk_threshold import (
     threshold_at_risk,
 )
 from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.openmmlab.samples import UnlabelledPrediction
 from mmcalib.options import check_number
-from mmcalib.predictions.objects import RIGHT
+from mmcalib.predictions.objects import RIGHT, Objects
 from mmcalib.tasks.predict.validation import TEST_AGAIN
 
 if TYPE_CHECKING:
@@ -236,25 +236,26 @@ class Scorer:
             'probability': self.accuracy and self.accuracy.coverage,
         }
 
-    def image(self, image: Prediction, found: UnlabelledPrediction) -> ImageScores:
-        """Return the scores of an image."""
+    def image(self, image: Prediction, objects: Objects | None) -> ImageScores:
+        """Return the scores of an image; `objects` are those of a segmentor."""
         accuracy = self.accuracy
-        expected = accuracy.of_image(found.conf) if accuracy else math.nan
+        conf = torch.from_numpy(np.asarray(image.confidence))
+        expected = accuracy.of_image(conf) if accuracy else math.nan
         shared = dict(
             image=str(image.image),
-            confidence=found.conf.double().mean().item(),
-            kept=(found.conf > self.threshold).double().mean().item(),
+            confidence=conf.double().mean().item(),
+            kept=(conf > self.threshold).double().mean().item(),
             expected_accuracy=expected,
             note=image.note,
             **{key: float(a.mean(dtype=np.float64)) for key, a in image.disagreement.items()},
         )
-        if found.probs is not None:
-            label = int(found.predicted)
+        if objects is None:
+            label = int(image.predicted)
             return ImageScores(**shared, label=label, name=self.classes[label])
         return ImageScores(
             **shared,
-            objects=self._objects(found),
-            classes=self._shares(found),
+            objects=self._objects(objects, image.predicted.size),
+            classes=self._shares(image),
             accuracy_interval=accuracy.image_interval(expected) if accuracy else NOTHING,
         )
 
@@ -271,8 +272,7 @@ class Scorer:
         evidence = self.bound, self.num_images, self.unlabelled
         return FolderScores(len(images), *means, interval, *evidence)
 
-    def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
-        found, count = prediction.objects, prediction.predicted.numel()
+    def _objects(self, found: Objects, count: int) -> tuple[ObjectScores, ...]:
         right = iou = np.full(len(found), math.nan)
         if len(found) and self.objects:
             right, iou = (curve.predict(found.expected_iou) for curve in self.objects)
@@ -283,9 +283,9 @@ class Scorer:
             for n, (k, pixels, *rest, box) in enumerate(rows, 1)
         )
 
-    def _shares(self, prediction: UnlabelledPrediction) -> tuple[dict[str, int], ...]:
-        predicted = prediction.predicted.flatten().numpy()
-        kept = prediction.conf.flatten().numpy() > np.array(self.class_thresholds)[predicted]
+    def _shares(self, image: Prediction) -> tuple[dict[str, int], ...]:
+        predicted = image.predicted.flatten()
+        kept = image.confidence.flatten() > np.array(self.class_thresholds)[predicted]
         pixels, above = np.bincount(predicted), np.bincount(predicted, kept)
         return tuple(
             dict(label=k, pixels=int(pixels[k]), kept=int(above[k]))

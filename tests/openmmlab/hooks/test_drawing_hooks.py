@@ -15,8 +15,9 @@ from tested import config_of, test_weights
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.openmmlab.hooks.drawing_hooks import image_of
-from mmcalib.openmmlab.samples import read_map
+from mmcalib.openmmlab.hooks.drawing_hooks import every_nth_pixel, image_of
+from mmcalib.openmmlab.samples import read_samples
+from mmcalib.predictions.objects import map_confidence
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps
@@ -190,8 +191,9 @@ def test_what_is_not_measured_is_not_drawn(tmp_path):
 def test_a_map_of_one_logit_is_the_prediction():
     probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
     predicted = probs[0] > 0.3
-    found = read_map(as_segmented(probs, predicted, torch.ones(9, 7)), step=4)[0]
-    torch.testing.assert_close(found, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
+    predictions = read_samples([as_segmented(probs, predicted, torch.ones(9, 7))], ['image.jpg'])[0]
+    actual = map_confidence(every_nth_pixel(predictions, 4))
+    torch.testing.assert_close(actual, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
 
 
 def test_images_come_from_their_files_where_they_fit(tmp_path):

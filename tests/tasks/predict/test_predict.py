@@ -32,7 +32,8 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.datasets import Digits
-from mmcalib.predictions.objects import objects_of_logits
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.objects import find_map_objects
 from mmcalib.runs.config import load_config
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
@@ -76,7 +77,9 @@ def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentor
             expected = inside.sum(), (inside & (conf > 0.6)).sum()
             assert (share['pixels'], share['kept']) == expected
         assert sum(share['pixels'] for share in scores.classes) == predicted.numel()
-        objects = objects_of_logits(logits.double(), predicted)
+        objects = find_map_objects(
+            ImagePredictions(predicted=predicted[None], logits=logits[None].double())
+        )
         np.testing.assert_array_equal(image.objects, objects.number + 1)
         for n, own in enumerate(scores.objects):
             inside = torch.from_numpy(image.objects == n + 1)
