@@ -355,7 +355,7 @@ def test_the_catalogue_of_metrics_is_whole():
         unit, best = unit.split(', ')
         assert unit.removesuffix(' points') == (measured_in or 'none'), key
         assert best in BEST[better], key
-        assert (extra == 'interval') == bool(definitions.metric_of(key).of_bins), key
+        assert (extra == 'interval') == bool(definitions.find_metric(key).bin_formula), key
     (example,) = (block for block in blocks(page) if block.startswith('dict('))
     options = defaults(CalibrationMetric) | defaults(BaseMetric)
     assert eval(example) == dict(type='CalibrationMetric', **options)

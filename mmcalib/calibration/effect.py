@@ -10,9 +10,9 @@ from torch import Tensor
 
 from mmcalib.calibration.draw import LogitRows, alone
 from mmcalib.metrics.counts import Tally, count_outcomes, tables_by_group
-from mmcalib.metrics.definitions import value_of
-from mmcalib.metrics.intervals import drawn_weights, of_drawn
-from mmcalib.metrics.measure import MEASURED
+from mmcalib.metrics.definitions import metric_value
+from mmcalib.metrics.intervals import bootstrap_weights, resampled_metrics
+from mmcalib.metrics.measure import DEFAULT_METRICS
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
@@ -81,7 +81,7 @@ def before_and_after(
         for sums, _ in shares:
             total.add(sums[place])
         (counts,) = total.sums()
-        figures[when] = {name: value_of(name, counts) for name in MEASURED}
+        figures[when] = {name: metric_value(name, counts) for name in DEFAULT_METRICS}
     changed = sum(own for _, own in shares)
     if num_groups:
         figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
@@ -133,6 +133,6 @@ def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
 
     AECE, whose bins are not fixed, has none.
     """
-    weights = torch.cat([*drawn_weights(len(tables[0]), num_bootstrap=NUM_BOOTSTRAP, seed=0)])
-    draws = of_drawn(MEASURED, *tables, weights)
+    weights = torch.cat([*bootstrap_weights(len(tables[0]), num_bootstrap=NUM_BOOTSTRAP, seed=0)])
+    draws = resampled_metrics(DEFAULT_METRICS, *tables, weights)
     return {name: values.std().item() for name, values in draws.items()}

@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from mmcalib.cli.test import TestOptions
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
-from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.definitions import find_metric
 from mmcalib.openmmlab.heads import classes_of_head
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric
@@ -130,8 +130,8 @@ def measure_calibration(runner: Runner) -> None:
             if name in measured:
                 continue
             first.metrics += (name,)
-            if metric_of(name).required is not None:
-                first.required.add(metric_of(name).required)
+            if find_metric(name).required is not None:
+                first.required.add(find_metric(name).required)
         first.confidence_interval = first.confidence_interval or COVERAGE
     else:
         add_metric(runner, CalibrationMetric(MEASURED_BY_OPTION, confidence_interval=COVERAGE))

@@ -1,4 +1,4 @@
-"""All metrics of a model in one pass over a loader, whatever library it is of."""
+"""All metrics of a model of any library, in one pass over a loader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 import torch
 
 from mmcalib.metrics.measure import check_options, measure
-from mmcalib.metrics.streaming import MEASURED, StreamingMetrics, Values
+from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import Logits, group_numbers, read_loader
@@ -18,7 +18,7 @@ from mmcalib.predictions.ranks import keep_own
 def evaluate(
     model_or_probs: Callable | Array,
     loader_or_labels: Iterable | Array,
-    metrics: str | Sequence[str] = MEASURED,
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     *,
     interval: float | None = None,
     groups: Sequence[Hashable] | None = None,
@@ -29,12 +29,12 @@ def evaluate(
     protocol: str = 'pooled',
     boundary_width: int = 3,
 ) -> Values:
-    """Return the metrics of a model, :func:`measure` of what it predicts for a loader's batches.
+    """Return the metrics of a model: :func:`measure` of its predictions for a loader's batches.
 
-    Exact, in one pass, and with a few hundred bytes of each image in memory: pixels are counted as
-    ``CalibrationMetric`` counts them, by the same names and units. The order of the images changes
-    nothing, so the loader may shuffle. The model predicts in evaluation mode; its modes and the
-    random state are afterwards as before.
+    They are exact, take one pass, and keep small tables of each image in memory: pixels are counted
+    as ``CalibrationMetric`` counts them, by the same names and units. The order of the images
+    changes nothing, so the loader may shuffle. The model predicts in evaluation mode; its modes and
+    the random state are afterwards as before.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> model, images = torch.nn.Linear(3, 2), torch.eye(3)
@@ -45,26 +45,28 @@ def evaluate(
     Args:
         model_or_probs: A module, or a function of the inputs, that returns logits ``(N, K)``, maps
             ``(N, K, H, W)`` or volumes ``(N, K, D, H, W)`` of them; K = 1, or ``(N, L)`` with
-            labels ``(N, L)``, for those of a sigmoid. Or probabilities, as of :func:`measure`.
+            labels ``(N, L)``, for those of a sigmoid. Or probabilities, as :func:`measure` takes
+            them.
         loader_or_labels: Batches ``(inputs, labels)``, or dicts with labels, as
-            :mod:`mmcalib.predictions.loader` reads them. Or labels, as of :func:`measure`.
+            :mod:`mmcalib.predictions.loader` reads them. Or labels, as :func:`measure` takes them.
         metrics: A name, for its value alone, or several.
-        interval: Coverage of intervals over images or `groups`, as of :func:`measure`.
+        interval: Coverage of intervals over images or `groups`, as in :func:`measure`.
         groups: Group of each image, in the order of a loader whose sampler is sequential.
-        ignore_index: The label of what to leave out.
-        logits: Which part of the model's output the logits are, such as
+        ignore_index: Label of the predictions that are not valid; None for none.
+        logits: Function from the model's output to its logits, such as
             ``lambda output: output[0]``; by default its ``logits``, its ``['out']``, or the output.
-        device: Where to predict; by default where the model is.
+        device: Device to predict on; None for that of the model.
         num_bins: B.
-        protocol: Which pixels of a model's maps or volumes count, and what is averaged, such as
-            ``'image'``, as of ``CalibrationMetric``; ``'paper'`` in the order of the loader.
-        boundary_width: Of the protocol ``'boundary'``, in pixels.
+        protocol: Name of the rule that says which pixels of maps or volumes count, and what is
+            averaged, such as ``'image'``, as in ``CalibrationMetric``; ``'paper'`` takes images in
+            the order of the loader.
+        boundary_width: Width of the protocol ``'boundary'``, in pixels.
 
     Raises:
-        TypeError: For `logits`, a `device` or a `protocol` without a model, and as of
+        TypeError: For `logits`, a `device` or a `protocol` without a model, and as in
             :func:`measure`.
         ValueError: For batches without labels, labels out of range, or an output that is not one
-            tensor of finite logits of the labels' size; and as of :func:`measure`.
+            tensor of finite logits of the labels' size; and as in :func:`measure`.
     """
     if not callable(model_or_probs):
         if logits is not None or device is not None or protocol != 'pooled':
@@ -98,7 +100,7 @@ def evaluate(
         device=device,
     )
     num_images = 0
-    with closing(batches):  # so that an error gives the random states back at once
+    with closing(batches):  # An error gives the random states back at once.
         for batch_logits, labels in batches:
             predictions = predictions_from_logits(
                 batch_logits, labels, ignore_index=ignore_index, first_image=num_images

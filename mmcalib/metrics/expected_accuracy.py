@@ -15,50 +15,49 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.intervals import tails_of, widening
+from mmcalib.metrics.intervals import tail_probabilities, widening_factors
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_counts
 
 # With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all
 # images are wrong everywhere: a validation that has none of those knows nothing of them.
 FEW_IMAGES = 100
-# Parts of the validation, each of which is predicted by the others.
 FOLDS = 10
 NUM_BOOTSTRAP = 2000
 SEED = 0
-# Of more images, as many are drawn; their own share of the interval is small by then.
+# A resample of a larger folder has so many images; their part of the interval is small by then.
 MOST_DRAWN = 10_000
-CHUNK = 1_000_000  # draws at a time
+DRAWS_AT_ONCE = 1_000_000
 
 
 class ExpectedAccuracy:
-    r"""Accuracies expected of images without labels, from a validation with them.
+    r"""Expected accuracy of images without labels, learnt from a validation with labels.
 
     The calibrated confidence of a bin is the accuracy that the validation has there, made
     monotonic in confidence; the expected accuracy of an image is its mean over the image's
     predictions, each weighed by the share of the validation's predictions in its bin that have a
-    label; that of a folder is the mean over images, each alike.
+    label; that of a folder is the mean over images, each of the same weight.
 
-    How far accuracies lie from this, :math:`r_i = \mathrm{accuracy}_i - \mathrm{expected}_i`, is
-    learnt from the validation itself, a tenth of which is predicted by the other nine at a time.
+    The residuals :math:`r_i = \mathrm{accuracy}_i - \mathrm{expected}_i` are cross-fitted: each of
+    ten folds of the validation is predicted by the other nine.
 
     Source: isotonic calibration, Zadrozny and Elkan, KDD 2002; intervals of images as in conformal
     prediction by cross-validation, Barber, Candès, Ramdas and Tibshirani, Annals of Statistics
     2021, of folders a bootstrap over images.
 
     Args:
-        image_narrow_bins: ``(n, 3, C)`` counts, see
+        image_log_bins: ``(n, 3, C)`` log bins of the validation's images, see
             :func:`~mmcalib.metrics.log_bins.log_bin_counts`.
-        coverage: Of the intervals.
+        coverage: Coverage of the intervals.
 
     Warns:
-        UserWarning: With fewer than 100 images, of which a folder's interval may be too narrow.
+        UserWarning: With fewer than 100 images, since a folder's interval may be too narrow then.
 
     Raises:
         ValueError: If fewer than two images have predictions.
     """
 
-    def __init__(self, image_narrow_bins: Tensor, *, coverage: float = 0.95) -> None:
-        bins = image_narrow_bins.double()
+    def __init__(self, image_log_bins: Tensor, *, coverage: float = 0.95) -> None:
+        bins = image_log_bins.double()
         bins = bins[bins[:, 0].sum(dim=1) > 0]
         if len(bins) < 2:
             raise UserError(
@@ -72,34 +71,38 @@ class ExpectedAccuracy:
                 stacklevel=2,
             )
         self.coverage = coverage
-        self.of_bins, self.weights = learned_of(bins.sum(dim=0))
-        found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
-        predicted, expected = count_in_log_bins(bins), torch.empty_like(found)
-        # At random, since a data set may have a period, such as an image of each class in turn.
+        self.bin_accuracies, self.bin_weights = fit_bins(bins.sum(dim=0))
+        accuracies = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
+        counts = count_in_log_bins(bins)
+        expected = torch.empty_like(accuracies)
+        # Folds are random, since a data set may have a period, such as an image of each class in
+        # turn.
         generator = torch.Generator().manual_seed(SEED)
         folds = torch.randperm(len(bins), generator=generator, device='cpu') % FOLDS
         for fold in range(min(FOLDS, len(bins))):
-            part = folds == fold
-            expected[part] = _mean_in_bins(predicted[part], *learned_of(bins[~part].sum(dim=0)))
-        self.residuals = (found - expected).sort().values
+            in_fold = folds == fold
+            bin_accuracies, bin_weights = fit_bins(bins[~in_fold].sum(dim=0))
+            expected[in_fold] = _weighted_mean(counts[in_fold], bin_accuracies, bin_weights)
+        self.residuals = (accuracies - expected).sort().values
 
-    def of_image(self, conf: Tensor) -> float:
-        """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
+    def image_accuracy(self, conf: Tensor) -> float:
+        """Return the expected accuracy of an image with ``(M,)`` confidences; NaN if M is 0."""
         conf = conf.flatten()
         correct = torch.zeros(len(conf), dtype=torch.bool, device='cpu')
-        counts = log_bin_counts(conf, correct, conf[:0])[0]
-        return self.of_counts(counts).item()
+        counts, _, _ = log_bin_counts(conf, correct, conf[:0])
+        return self.accuracy_from_counts(counts).item()
 
-    def of_counts(self, counts: Tensor) -> Tensor:
-        """Return that of images with so many predictions in each bin, ``(…, C)`` of them."""
-        return _mean_in_bins(counts.double(), self.of_bins, self.weights)
+    def accuracy_from_counts(self, counts: Tensor) -> Tensor:
+        """Return the expected accuracy of images, ``(…)``, with ``(…, C)`` predictions in bins."""
+        return _weighted_mean(counts.double(), self.bin_accuracies, self.bin_weights)
 
     def image_interval(self, expected: float) -> tuple[float, float]:
-        r"""Return where an image's accuracy lies with the probability `coverage`.
+        r"""Return the interval that holds an image's accuracy with the probability `coverage`.
 
-        Between :math:`\mathrm{expected} + r_{(k)}` and :math:`\mathrm{expected} + r_{(n + 1 - k)}`
-        for :math:`k = \lfloor (n + 1) \alpha / 2 \rfloor`, over images and validations together. It
-        says nothing, and is 0 to 1, of fewer than 39 images.
+        It goes from :math:`\mathrm{expected} + r_{(k)}` to
+        :math:`\mathrm{expected} + r_{(n + 1 - k)}` for
+        :math:`k = \lfloor (n + 1) \alpha / 2 \rfloor`, over images and validations together. With
+        fewer than 39 images in the validation it is 0 to 1.
         """
         n = len(self.residuals)
         k = int((n + 1) * (1 - self.coverage) / 2 + 1e-9)
@@ -108,48 +111,56 @@ class ExpectedAccuracy:
         return _in_range(expected + self.residuals[[k - 1, n - k]])
 
     def folder_interval(self, expected: float, num_images: int) -> tuple[float, float]:
-        """Return where the mean accuracy of so many images lies with the probability `coverage`.
+        """Return the interval that holds the mean accuracy of `num_images` images.
 
         It allows for the draw of these images and for that of the validation's.
         """
-        n = len(self.residuals)
+        num_validated = len(self.residuals)
         generator = torch.Generator().manual_seed(SEED)
-        new, old = (self._drawn_means(count, generator) for count in (num_images, n))
+        folder_means = self._resampled_means(num_images, generator)
+        validation_means = self._resampled_means(num_validated, generator)
         mean = self.residuals.mean()
-        # Draws of images that are there vary less than new ones would.
-        around = mean + widening(n, NUM_BOOTSTRAP, SEED) * ((new - mean) - (old - mean))
-        return _in_range(expected + around.quantile(tails_of(self.coverage)))
+        # Resampled images vary less than new ones would.
+        factors = widening_factors(num_validated, NUM_BOOTSTRAP, SEED)
+        error = mean + factors * ((folder_means - mean) - (validation_means - mean))
+        return _in_range(expected + error.quantile(tail_probabilities(self.coverage)))
 
-    def _drawn_means(self, count: int, generator: torch.Generator) -> Tensor:
-        count, means = min(count, MOST_DRAWN), []
-        for rows in torch.arange(NUM_BOOTSTRAP, device='cpu').split(max(1, CHUNK // count)):
-            size = (len(rows), count)
-            drawn = torch.randint(len(self.residuals), size, generator=generator, device='cpu')
-            means.append(self.residuals[drawn].mean(dim=1))
+    def _resampled_means(self, size: int, generator: torch.Generator) -> Tensor:
+        """Return the mean residual of each resample of so many images, ``(NUM_BOOTSTRAP,)``."""
+        size = min(size, MOST_DRAWN)
+        means = []
+        at_once = max(1, DRAWS_AT_ONCE // size)
+        for start in range(0, NUM_BOOTSTRAP, at_once):
+            shape = (min(at_once, NUM_BOOTSTRAP - start), size)
+            index = torch.randint(len(self.residuals), shape, generator=generator, device='cpu')
+            means.append(self.residuals[index].mean(dim=1))
         return torch.cat(means)
 
 
-def learned_of(table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the accuracy of each bin of a ``(3, C)`` table, and which share of it has a label.
+def fit_bins(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the accuracy of each bin of a ``(3, C)`` table, and the share of it that has a label.
 
-    The accuracies ascend with confidence, by an isotonic regression. A bin that is empty has that
-    of the next one below that is not, or of the lowest. In the share all bins together count as one
-    prediction more in each, so that none is without.
+    The accuracies ascend with confidence, by an isotonic regression. An empty bin has the accuracy
+    of the next filled one below, or of the lowest filled one. For the share, each bin counts one
+    more prediction of the mean share, so that no bin is empty.
     """
-    from sklearn.isotonic import isotonic_regression  # takes a second to import, and few need it
+    from sklearn.isotonic import isotonic_regression  # Importing it takes a second; few need it.
 
-    filled = (table[0] > 0).nonzero().squeeze(1)
+    labelled, _, unlabelled = table
+    filled = (labelled > 0).nonzero().squeeze(1)
     count, correct = table[:2, filled].numpy()
-    values = torch.from_numpy(isotonic_regression(correct / count, sample_weight=count))
-    below = torch.searchsorted(filled, torch.arange(table.shape[1], device='cpu'), right=True) - 1
-    labelled, predicted = table[0], table[0] + table[2]
+    accuracies = torch.from_numpy(isotonic_regression(correct / count, sample_weight=count))
+    bins = torch.arange(table.shape[1], device='cpu')
+    next_below = torch.searchsorted(filled, bins, right=True) - 1
+    predicted = labelled + unlabelled
     share = (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
-    return values[below.clamp(min=0)], share
+    return accuracies[next_below.clamp(min=0)], share
 
 
-def _mean_in_bins(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+def _weighted_mean(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
     return counts @ (weights * values) / (counts @ weights)
 
 
 def _in_range(ends: Tensor) -> tuple[float, float]:
-    return tuple(ends.clamp(0, 1).tolist())
+    low, high = ends.clamp(0, 1).tolist()
+    return low, high

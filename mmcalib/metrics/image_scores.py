@@ -29,10 +29,10 @@ from mmcalib.predictions.arrays import (
 )
 from mmcalib.tensors import at_least_single, check_probabilities, check_range
 
-OF_CLASSIFIERS = ('confidence', 'entropy')
-OF_SEGMENTORS = (*OF_CLASSIFIERS, 'foreground_confidence', 'soft_dice', 'expected_iou')
-OF_MEMBERS = ('pairwise_dice', 'mutual_information')  # of the predictions of a mean
-SCORES = (*OF_SEGMENTORS, *OF_MEMBERS)
+CLASSIFIER_SCORES = ('confidence', 'entropy')
+SEGMENTOR_SCORES = (*CLASSIFIER_SCORES, 'foreground_confidence', 'soft_dice', 'expected_iou')
+MEMBER_SCORES = ('pairwise_dice', 'mutual_information')  # of the predictions of a mean
+SCORES = (*SEGMENTOR_SCORES, *MEMBER_SCORES)
 RISKS = ('IoU', 'Dice', 'error')
 FIGURES = ('AURC', 'AUGRC', 'AUROC', 'Spearman')
 
@@ -79,10 +79,10 @@ def image_scores(
     labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
     probs, labels = labelled_rows('probs', probs[None], labels[None], None)
     check_probabilities(probs.T, 'probs')
-    return scores_of(probs.T, labels, background=background)
+    return compute_image_scores(probs.T, labels, background=background)
 
 
-def scores_of(
+def compute_image_scores(
     probs: Tensor, predicted: Tensor, *, background: int | None = None
 ) -> dict[str, float]:
     """Return :func:`image_scores` of ``(K, M)`` probabilities and ``(M,)`` classes."""
@@ -94,7 +94,7 @@ def scores_of(
     if background is not None:
         objects[background] = False
     if not objects.any():
-        return found | dict.fromkeys(OF_SEGMENTORS[2:], probs[background].min().item())
+        return found | dict.fromkeys(SEGMENTOR_SCORES[2:], probs[background].min().item())
     # Of the true pixels of each class: how many are within the prediction, how many outside, and
     # the variance of the latter.
     n, planes = count[objects], probs[objects].double()

@@ -1,34 +1,36 @@
-"""Confidence intervals of a number, out of images drawn anew."""
+"""Confidence intervals of metrics, by a bootstrap over images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.definitions import find_metric
 from mmcalib.options import check_share
 
-# Draws at a time, so that few large matrices of weights exist together.
-CHUNK = 50
-# Of a search for the end of an interval.
+# So many resamples are made at a time, so that few large matrices of weights exist together.
+RESAMPLES_AT_ONCE = 50
+# So many halvings find the end of an interval.
 HALVINGS = 30
-# Steps away from the estimate, in standard deviations of its gaps; what is outside of the interval
-# there stays outside, where what is near may be too low for it.
+# Steps away from the estimate, in standard deviations of its gaps. Below FAR a step may be outside
+# of the interval and a larger one inside; beyond FAR all larger steps are outside too.
 STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
 FAR = 4.0
 
 Bounds = dict[str, tuple[float, float]]
+Formula = Callable[[Tensor], Tensor]
 
 
 def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
     """Raise a ValueError for a coverage that is no share, or metrics without intervals."""
     check_share(option, coverage)
-    if not any(metric_of(name).of_bins for name in names):
+    if not any(find_metric(name).bin_formula for name in names):
         raise UserError(
             f'{option}: {" and ".join(names)} has no interval, because nothing is kept of each '
             'image, or because noise biases it (resolution): leave the option out, or add another '
@@ -49,16 +51,21 @@ def interval_values(
     """Return the ends of the intervals of metrics, ``ECE_low``, ``ECE_high`` and so on.
 
     Args:
-        names: Of metrics; those whose statistics are not kept by unit are left out.
-        bins: ``(U, 3, B)`` of units such as images, empty or not.
-        sums: ``(U, 2)``.
-        coverage, num_bootstrap, seed: As of :func:`intervals`.
-        mean: Where a metric is a mean over units: of their ``(U,)`` values, bins, and ``(R, U)``
-            weights; None where it is that of all predictions.
+        names: Names of metrics; those whose statistics are not kept by unit are left out.
+        bins: ``(U, 3, B)`` bins of units such as images, empty or not.
+        sums: ``(U, 2)`` sums of NLL and Brier score.
+        coverage, num_bootstrap, seed: Options of :func:`intervals`.
+        mean: Function of ``(U,)`` values of a metric, the bins, and ``(R, U)`` weights that returns
+            ``(R,)`` means over units; None if a metric is that of all predictions together.
     """
     filled = bins[:, 0].sum(dim=1) > 0
-    bins, sums = bins[filled], sums[filled]
-    metrics = {name: metric_of(name) for name in names if metric_of(name).of_bins is not None}
+    bins = bins[filled]
+    sums = sums[filled]
+    metrics = {}
+    for name in names:
+        metric = find_metric(name)
+        if metric.bin_formula is not None:
+            metrics[name] = metric
     options = dict(
         coverage=coverage,
         num_bootstrap=num_bootstrap,
@@ -68,10 +75,10 @@ def interval_values(
 
     def estimate(weights: Tensor) -> dict[str, Tensor]:
         if mean is None:
-            return of_drawn(metrics, bins, sums, weights)
+            return resampled_metrics(metrics, bins, sums, weights)
         values = {}
         for name, metric in metrics.items():
-            values[name] = mean(metric.of_bins(bins, sums), bins, weights)
+            values[name] = mean(metric.bin_formula(bins, sums), bins, weights)
         return values
 
     bounds = intervals(estimate, len(bins), **options)
@@ -80,7 +87,7 @@ def interval_values(
         targets = {}
         for name, metric in metrics.items():
             if metric.grows_with_gaps:
-                growing[name] = partial(values_of_table, metric.of_bins, sums)
+                growing[name] = partial(values_of_table, metric.bin_formula, sums)
                 if metric.target is not None:
                     targets[name] = metric.target
         if growing:
@@ -94,17 +101,29 @@ def interval_values(
 def values_of_table(
     formula: Callable[[Tensor, Tensor], Tensor], sums: Tensor, table: Tensor
 ) -> Tensor:
-    """Return a metric of ``(…, 3, B)`` tables, which does not depend on the sums."""
+    """Return a metric of ``(…, 3, B)`` bins, which does not depend on the sums."""
     return formula(table, sums)
 
 
-def of_drawn(
+def resampled_metrics(
     names: Iterable[str], bins: Tensor, sums: Tensor, weights: Tensor
 ) -> dict[str, Tensor]:
-    """Return metrics of units that count as often as ``(R, U)`` weights say, ``(R,)`` each."""
-    drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-    formulas = {name: metric_of(name).of_bins for name in names}
-    return {name: of_bins(drawn, weights @ sums) for name, of_bins in formulas.items() if of_bins}
+    """Return metrics of R resamples, ``(R,)`` each; a metric that bins do not give is left out.
+
+    Args:
+        names: Names of metrics.
+        bins: ``(U, 3, B)`` bins of units.
+        sums: ``(U, 2)`` sums of NLL and Brier score.
+        weights: ``(R, U)``, how often each resample has each unit.
+    """
+    resampled_bins = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+    resampled_sums = weights @ sums
+    values = {}
+    for name in names:
+        formula = find_metric(name).bin_formula
+        if formula is not None:
+            values[name] = formula(resampled_bins, resampled_sums)
+    return values
 
 
 def intervals(
@@ -116,35 +135,41 @@ def intervals(
     seed: int,
     limits: Mapping[str, tuple[float, float]],
 ) -> Bounds:
-    r"""Return intervals of means, and of what is nearly one, over units such as images.
+    r"""Return intervals of means, and of metrics that are nearly means, over units such as images.
 
     .. math:: \hat\theta + k \, (\theta^* - \hat\theta)
 
-    lies in them with the probability `coverage`, for draws :math:`\theta^*` of as many units and
-    :func:`widening` factors k. They are NaN for one unit, which says nothing about another.
+    lies in them with the probability `coverage`, for values :math:`\theta^*` of resamples of as
+    many units and :func:`widening_factors` k. They are NaN for one unit, which says nothing about
+    another.
 
     Source: the percentile bootstrap; Davison and Hinkley, Bootstrap Methods and Their Application,
     1997, Section 5.3.
 
     Args:
-        estimate: Given ``(R, U)`` float64 weights of the units, the ``(R,)`` values of each metric.
-        num_units: U, those that hold predictions.
-        coverage: Of the interval, such as 0.95.
-        num_bootstrap: How many times the units are drawn again.
+        estimate: Function of ``(R, U)`` float64 weights of the units that returns the ``(R,)``
+            values of each metric.
+        num_units: U, the number of units that hold predictions.
+        coverage: Coverage of the intervals, such as 0.95.
+        num_bootstrap: Number of resamples of the units.
         seed: Seed of these resamples.
-        limits: The least and the largest value that a metric can have, if not 0 and 100.
+        limits: The least and the largest value that a metric can have; 0 and 100 for a metric that
+            is not in it.
     """
-    found = estimate(torch.ones(1, num_units, dtype=torch.float64, device='cpu'))
+    estimates = estimate(torch.ones(1, num_units, dtype=torch.float64, device='cpu'))
     if num_units < 2:
-        return dict.fromkeys(found, (float('nan'),) * 2)
-    draws: dict[str, list[Tensor]] = {}
-    for weights in drawn_weights(num_units, num_bootstrap=num_bootstrap, seed=seed):
+        return dict.fromkeys(estimates, (float('nan'), float('nan')))
+    resampled: dict[str, list[Tensor]] = {name: [] for name in estimates}
+    for weights in bootstrap_weights(num_units, num_bootstrap=num_bootstrap, seed=seed):
         for name, values in estimate(weights).items():
-            draws.setdefault(name, []).append(values)
-    factors, bounds = widening(num_units, num_bootstrap, seed), {}
-    for name, values in draws.items():
-        around = found[name] + factors * (torch.cat(values) - found[name])
-        bounds[name] = _limited(around.nanquantile(tails_of(coverage)).tolist(), limits.get(name))
+            resampled[name].append(values)
+    factors = widening_factors(num_units, num_bootstrap, seed)
+    tails = tail_probabilities(coverage)
+    bounds = {}
+    for name, values in resampled.items():
+        widened = estimates[name] + factors * (torch.cat(values) - estimates[name])
+        low, high = widened.nanquantile(tails).tolist()
+        bounds[name] = _clamp_ends(low, high, limits.get(name))
     return bounds
 
 
@@ -161,148 +186,209 @@ def gap_intervals(
     r"""Return intervals of errors that add up the sizes of bins' gaps, such as ECE.
 
     Such an error is biased upwards by the noise of the gaps, the more the smaller the gaps are, so
-    no quantiles of drawn errors hold the true one. Here a value :math:`\theta(\mu)` is in the
-    interval if its gaps and the noise of the draws give errors on either side of the estimate:
+    no quantiles of resampled errors hold the true one. Here a value :math:`\theta(\mu)` is in the
+    interval if its gaps and the noise of the resamples give errors on either side of the estimate:
 
     .. math:: P\big(\theta(\mu + k z) \geq \hat\theta\big) > \alpha / 2, \qquad
         P\big(\theta(\mu + k z) \leq \max(\hat\theta, m)\big) > \alpha / 2
 
-    for gaps :math:`\mu`, noise z of the drawn gaps, and :func:`widening` factors k. An estimate
+    for gaps :math:`\mu`, noise z of the resampled gaps, and :func:`widening_factors` k. An estimate
     below m, the median of :math:`\theta(k z)`, is small by chance, and must not end the interval at
-    0. Of all :math:`\mu` it tries those that shrink or widen the estimated gaps by the same number
-    of their standard deviations, and those that move them along the largest principal component of
-    the noise, since the gaps of images differ together. NaN for one unit.
+    0. Two families of :math:`\mu` are tried: those that shrink or widen the estimated gaps by the
+    same number of their standard deviations, and those that move them along the largest principal
+    component of the noise, since the gaps of images differ together. NaN for one unit.
 
     Source: the inversion of a test by a bootstrap, Davison and Hinkley, 1997, Section 5.4; the
     median, a power-constrained limit, Cowan, Cranmer, Gross and Vitells, arXiv:1105.3166.
 
     Args:
-        errors: By name, functions of ``(…, 3, B)`` tables, 0 where no bin has a gap.
-        bins: ``(U, 3, B)`` tables of units that hold predictions: count, correct, sum of
-            confidences.
-        targets: By name, what debiased errors estimate, as functions of tables of the true gaps;
-            all other errors estimate themselves.
-        coverage, num_bootstrap, seed, limits: As of :func:`intervals`.
+        errors: By name, functions of ``(…, 3, B)`` bins, 0 where no bin has a gap.
+        bins: ``(U, 3, B)`` bins of units that hold predictions: count, correct, sum of confidences.
+        targets: By name, the numbers that debiased errors estimate, as functions of bins with the
+            true gaps; an error that is not in it estimates itself.
+        coverage, num_bootstrap, seed, limits: Options of :func:`intervals`.
     """
     if len(bins) < 2:
-        return dict.fromkeys(errors, (float('nan'),) * 2)
+        return dict.fromkeys(errors, (float('nan'), float('nan')))
+    targets = targets or {}
     pooled = bins.sum(dim=0)
-    total, gaps = pooled[0].sum(), pooled[1] - pooled[2]
-    flat = torch.stack([bins[:, 0], bins[:, 1] - bins[:, 2]], dim=1).flatten(1)
-    noise = []
-    for weights in drawn_weights(len(bins), num_bootstrap=num_bootstrap, seed=seed):
-        count, drawn = (weights @ flat).view(len(weights), 2, -1).unbind(dim=1)
-        noise.append(drawn * (total / count.sum(dim=1, keepdim=True)) - gaps)
-    noise = torch.cat(noise)
+    count, correct, conf = pooled
+    noise = _resampled_gaps(bins, num_bootstrap=num_bootstrap, seed=seed) - (correct - conf)
     spread = noise.square().mean(dim=0).sqrt()
     variance, directions = torch.linalg.eigh(noise.T @ noise / len(noise))
-    together = directions[:, -1] * variance[-1].sqrt()
-    noise = noise * widening(len(bins), num_bootstrap, seed)[:, None]
-
-    def table(moved: Tensor) -> Tensor:
-        return torch.stack(torch.broadcast_tensors(pooled[0], pooled[2] + moved, pooled[2]), -2)
-
-    targets = targets or {}
+    gaps = GapNoise(
+        count=count,
+        conf=conf,
+        gaps=correct - conf,
+        noise=noise * widening_factors(len(bins), num_bootstrap, seed)[:, None],
+        spread=spread,
+        component=directions[:, -1] * variance[-1].sqrt(),
+    )
     bounds = {}
-    tail = (1 - coverage) / 2
     for name, error in errors.items():
-        target = targets.get(name, error)
-        ends = _ends(
-            lambda moved, error=error: error(table(moved)),
-            lambda moved, target=target: target(table(moved)),
-            gaps,
-            noise,
-            spread,
-            together,
-            tail,
-        )
-        bounds[name] = _limited(ends, limits.get(name))
+        low, high = _gap_interval(error, targets.get(name, error), gaps, tail=(1 - coverage) / 2)
+        bounds[name] = _clamp_ends(low, high, limits.get(name))
     return bounds
 
 
-def _ends(value, target, gaps, noise, spread, together, tail) -> tuple[float, float]:
-    """Return the ends of the interval of one error; see :func:`gap_intervals`."""
-    found = value(gaps)
-    upper = torch.maximum(found, value(noise).median())
-    steps = (gaps.abs() / spread)[spread > 0]
-    vanished = -steps.max().item() if len(steps) else 0.0
+def _resampled_gaps(bins: Tensor, *, num_bootstrap: int, seed: int) -> Tensor:
+    """Return the gaps of resampled bins, ``(R, B)``, scaled to the count of all predictions."""
+    count_and_gap = torch.stack([bins[:, 0], bins[:, 1] - bins[:, 2]], dim=1).flatten(1)
+    total = bins[:, 0].sum()
+    resampled = []
+    for weights in bootstrap_weights(len(bins), num_bootstrap=num_bootstrap, seed=seed):
+        count, gaps = (weights @ count_and_gap).view(len(weights), 2, -1).unbind(dim=1)
+        resampled.append(gaps * (total / count.sum(dim=1, keepdim=True)))
+    return torch.cat(resampled)
 
-    def widened(step: float) -> Tensor:  # each gap by so many of its standard deviations
-        return gaps.sign() * (gaps.abs() + step * spread).clamp(min=0)
 
-    def above(step: float) -> bool:
-        return (value(widened(step) + noise) >= found).double().mean() > tail
+class GapNoise(NamedTuple):
+    """Gaps of B bins, and how resampling moves them.
 
-    low = vanished if above(vanished) else _halve(above, 0.0, vanished)
+    Attributes:
+        count: ``(B,)`` numbers of predictions.
+        conf: ``(B,)`` sums of confidences.
+        gaps: ``(B,)`` numbers of correct predictions less the sums of confidences.
+        noise: ``(R, B)`` widened differences of the resampled gaps from the gaps.
+        spread: ``(B,)`` standard deviations of the gaps.
+        component: ``(B,)`` largest principal component of the noise, of the length of its standard
+            deviation.
+    """
+
+    count: Tensor
+    conf: Tensor
+    gaps: Tensor
+    noise: Tensor
+    spread: Tensor
+    component: Tensor
+
+    def value(self, formula: Formula, gaps: Tensor) -> Tensor:
+        """Return a metric of the bins if they had these ``(…, B)`` gaps, ``(…)``."""
+        rows = torch.broadcast_tensors(self.count, self.conf + gaps, self.conf)
+        return formula(torch.stack(rows, dim=-2))
+
+    def widened(self, step: float) -> Tensor:
+        """Return the gaps, each widened by so many of its standard deviations."""
+        return self.gaps.sign() * (self.gaps.abs() + step * self.spread).clamp(min=0)
+
+    def moved(self, step: float) -> Tensor:
+        """Return the gaps, moved together by so many standard deviations of the component."""
+        return self.gaps + step * self.component
+
+    def moved_back(self, step: float) -> Tensor:
+        """Return the gaps, moved the other way."""
+        return self.gaps - step * self.component
+
+    @property
+    def vanishing_step(self) -> float:
+        """The step of :meth:`widened` from which on no gap is left."""
+        varies = self.spread > 0
+        if not varies.any():
+            return 0.0
+        return -(self.gaps.abs() / self.spread)[varies].max().item()
+
+
+def _gap_interval(
+    error: Formula, target: Formula, gaps: GapNoise, *, tail: float
+) -> tuple[float, float]:
+    """Return the interval of one error; see :func:`gap_intervals`."""
+    estimate = gaps.value(error, gaps.gaps)
+    # An estimate below the median of the noise alone is small by chance.
+    upper_estimate = torch.maximum(estimate, gaps.value(error, gaps.noise).median())
+
+    def may_be_as_large(step: float) -> bool:
+        errors = gaps.value(error, gaps.widened(step) + gaps.noise)
+        return (errors >= estimate).double().mean() > tail
+
+    low_step = gaps.vanishing_step
+    if not may_be_as_large(low_step):
+        low_step = _last_inside(may_be_as_large, 0.0, low_step)
     highest = []
     for path, start in (
-        (widened, vanished),
-        (lambda step: gaps + step * together, 0.0),
-        (lambda step: gaps - step * together, 0.0),
+        (gaps.widened, gaps.vanishing_step),
+        (gaps.moved, 0.0),
+        (gaps.moved_back, 0.0),
     ):
 
-        def below(step: float, path: Callable = path) -> bool:
-            return (value(path(step) + noise) <= upper).double().mean() > tail
+        def may_be_as_small(step: float, path: Callable = path) -> bool:
+            errors = gaps.value(error, path(step) + gaps.noise)
+            return (errors <= upper_estimate).double().mean() > tail
 
-        last = after = None
-        for step in (start, *STEPS):
-            if below(step):
-                last, after = step, None
-            else:
-                after = step if after is None else after
-                if step >= FAR:
-                    break
-        if last is not None:
-            highest.append(target(path(last if after is None else _halve(below, last, after))))
-    return target(widened(low)).item(), max(highest).item()
+        high_step = _largest_step(may_be_as_small, start)
+        if high_step is not None:
+            highest.append(gaps.value(target, path(high_step)))
+    low = gaps.value(target, gaps.widened(low_step))
+    return low.item(), max(highest).item()
 
 
-def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> float:
-    """Return the last number from `inside` to `outside` that something holds for."""
+def _largest_step(is_inside: Callable[[float], bool], start: float) -> float | None:
+    """Return the largest step that is inside of an interval; None if none is."""
+    last_inside = None
+    first_outside = None
+    for step in (start, *STEPS):
+        if is_inside(step):
+            last_inside = step
+            first_outside = None
+            continue
+        if first_outside is None:
+            first_outside = step
+        if step >= FAR:
+            break
+    if last_inside is None or first_outside is None:
+        return last_inside
+    return _last_inside(is_inside, last_inside, first_outside)
+
+
+def _last_inside(is_inside: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return the last number from `inside` to `outside` that is inside, by halving."""
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+        if is_inside(middle):
+            inside = middle
+        else:
+            outside = middle
     return inside
 
 
-def _limited(ends: Iterable[float], limits: tuple[float, float] | None) -> tuple[float, ...]:
+def _clamp_ends(low: float, high: float, limits: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the ends of an interval within the limits of a metric."""
     least, most = limits or (0.0, 100.0)
-    return tuple(min(max(end, least), most) for end in ends)
+    return min(max(low, least), most), min(max(high, least), most)
 
 
-def widening(num_units: int, num_bootstrap: int, seed: int) -> Tensor:
-    r"""Return factors of the draws' distances from the estimate, ``(num_bootstrap,)`` float64.
+def widening_factors(num_units: int, num_bootstrap: int, seed: int) -> Tensor:
+    r"""Return factors of the resamples' distances from the estimate, ``(num_bootstrap,)`` float64.
 
     .. math:: k = \sqrt{\frac{U}{U - 1} \; \frac{U - 1}{\chi^2_{U - 1}}}
 
-    Drawn units vary less than new ones, by the first fraction; and how much units vary is itself
-    known from U of them only, which makes a Student's t of a normal distribution.
+    Resampled units vary less than new ones, by the first fraction; and the variance of units is
+    itself known from U of them only, which makes a Student's t of a normal distribution.
 
     Args:
         num_units: U, at least 2.
-        num_bootstrap: How many.
-        seed: Seed of these resamples.
+        num_bootstrap: Number of factors.
+        seed: Seed of the random numbers.
     """
     chi_squared = np.random.default_rng(seed).chisquare(num_units - 1, num_bootstrap)
     return torch.from_numpy(np.sqrt(num_units / chi_squared))
 
 
-def drawn_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Iterator[Tensor]:
-    """Yield how often units are drawn: ``(R, U)`` float64, a few of the `num_bootstrap` at a time.
+def bootstrap_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Iterator[Tensor]:
+    """Yield how often resamples have each unit, ``(R, U)`` float64, for a few resamples at a time.
 
     Args:
         num_units: U, at least 1.
-        num_bootstrap: How many times as many units are drawn, with replacement.
-        seed: Of the draws.
+        num_bootstrap: Number of resamples; each draws U units with replacement.
+        seed: Seed of the resamples.
     """
     generator = torch.Generator().manual_seed(seed)
-    for start in range(0, num_bootstrap, CHUNK):
-        size = (min(CHUNK, num_bootstrap - start), num_units)
-        drawn = torch.randint(num_units, size, generator=generator, device='cpu')
+    for start in range(0, num_bootstrap, RESAMPLES_AT_ONCE):
+        size = (min(RESAMPLES_AT_ONCE, num_bootstrap - start), num_units)
+        units = torch.randint(num_units, size, generator=generator, device='cpu')
         weights = torch.zeros(size, dtype=torch.float64, device='cpu')
-        yield weights.scatter_add_(1, drawn, torch.ones_like(weights))
+        yield weights.scatter_add_(1, units, torch.ones_like(weights))
 
 
-def tails_of(coverage: float) -> Tensor:
+def tail_probabilities(coverage: float) -> Tensor:
     """Return the two probabilities between which `coverage` of a distribution lies, float64."""
     return torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64, device='cpu')

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
-from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.streaming import MEASURED, StreamingMetrics, Values
+from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import A, read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -20,7 +20,7 @@ from mmcalib.predictions.ranks import keep_own
 def measure(
     probs: A = None,
     labels: A = None,
-    metrics: str | Sequence[str] = MEASURED,
+    metrics: str | Sequence[str] = DEFAULT_METRICS,
     *,
     conf: A = None,
     correct: A = None,
@@ -106,7 +106,7 @@ def check_bare_confidences(predictions: ImagePredictions, metrics: str | Sequenc
     names = [metrics] if isinstance(metrics, str) else metrics
     needing = []
     for name in names:
-        if name == 'NLL' or metric_of(name).required not in (None, 'one_minus_conf'):
+        if name == 'NLL' or find_metric(name).required not in (None, 'one_minus_conf'):
             needing.append(name)
     if needing:
         raise ValueError(f'{", ".join(needing)} needs probs and labels, not conf and correct')
@@ -126,7 +126,7 @@ def count_arrays(
     check_integer('num_bins', num_bins)
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
     check_bare_confidences(predictions, metrics)
-    required = {metric_of(name).required for name in metrics} - {None}
+    required = {find_metric(name).required for name in metrics} - {None}
     parts = []
     for part in predictions.split_maps():
         outcomes = compute_outcomes(part, num_bins=num_bins, required=required)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts
-from mmcalib.metrics.definitions import metric_of, value_of
+from mmcalib.metrics.definitions import find_metric, metric_value
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.predictions.boundary import boundary
 
@@ -36,15 +36,15 @@ class Protocol:
 
     def value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
         """Return a metric of groups, the units, which together are the whole."""
-        is_of_curve = metric_of(name).required == 'nll_curve'
+        is_of_curve = find_metric(name).required == 'nll_curve'
         if self.group is None or not whole.count or (is_of_curve and not self.alike):
-            return value_of(name, whole)
+            return metric_value(name, whole)
         if is_of_curve:  # There is one temperature for all, though images weigh the same.
             curve = sum(unit.nll_curve / max(unit.count, 1) for unit in units)
             bins = sum(unit.bins / max(unit.count, 1) for unit in units)
-            return value_of(name, replace(whole, bins=bins, nll_curve=curve))
+            return metric_value(name, replace(whole, bins=bins, nll_curve=curve))
         values = torch.tensor(
-            [value_of(name, unit) for unit in units], dtype=torch.float64, device='cpu'
+            [metric_value(name, unit) for unit in units], dtype=torch.float64, device='cpu'
         )
         bins = torch.stack([unit.bins for unit in units])
         return self.mean(values, bins, torch.ones_like(values)[None]).item()

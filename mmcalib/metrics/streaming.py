@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
-from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
@@ -33,7 +33,7 @@ from mmcalib.predictions.image_predictions import (
 from mmcalib.predictions.loader import check_logits, group_numbers
 from mmcalib.predictions.ranks import gather_objects, keep_own, rank_and_world_size
 
-MEASURED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # A value by itself, an array ``(L,)`` of L labels; or these by name.
 Values = float | np.ndarray | dict[str, float | np.ndarray]
 
@@ -72,7 +72,7 @@ class StreamingMetrics:
 
     def __init__(
         self,
-        metrics: str | Sequence[str] = MEASURED,
+        metrics: str | Sequence[str] = DEFAULT_METRICS,
         *,
         num_bins: int = 15,
         ignore_index: int | None = None,
@@ -85,7 +85,7 @@ class StreamingMetrics:
     ) -> None:
         self.metrics = metrics
         self.names = [metrics] if isinstance(metrics, str) else list(metrics)
-        self.required = {metric_of(name).required for name in self.names} - {None}
+        self.required = {find_metric(name).required for name in self.names} - {None}
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = ignore_index
         self.protocol_name = check_choice('protocol', protocol, PROTOCOLS)

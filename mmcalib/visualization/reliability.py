@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.definitions import value_of
-from mmcalib.metrics.intervals import drawn_weights, tails_of
+from mmcalib.metrics.definitions import metric_value
+from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measure import count_arrays
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
@@ -270,10 +270,13 @@ def accuracy_band(image_bins: Tensor | None) -> np.ndarray | None:
     if image_bins is None:
         return None
     flat, draws = image_bins[:, :2].flatten(1), []
-    for weights in drawn_weights(len(flat), num_bootstrap=NUM_BOOTSTRAP, seed=0):
+    for weights in bootstrap_weights(len(flat), num_bootstrap=NUM_BOOTSTRAP, seed=0):
         count, correct = (weights @ flat).view(len(weights), 2, -1).unbind(dim=1)
         draws.append(correct / count)
-    band, images = torch.cat(draws).nanquantile(tails_of(COVERAGE), dim=0), image_bins[:, 0] > 0
+    band, images = (
+        torch.cat(draws).nanquantile(tail_probabilities(COVERAGE), dim=0),
+        image_bins[:, 0] > 0,
+    )
     band[:, images.sum(dim=0) < MIN_IMAGES] = torch.nan
     return 100 * band[:, images.any(dim=0)].numpy()
 
@@ -319,6 +322,6 @@ def reliability_diagram(
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
-    metrics = {name: value_of(name, counts) for name in TITLED}
+    metrics = {name: metric_value(name, counts) for name in TITLED}
     statistics = CalibrationStatistics(metrics, 'pooled', num_bins, counts.condensed_table())
     return draw_reliability({title: statistics}, **options)

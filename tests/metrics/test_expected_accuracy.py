@@ -7,7 +7,7 @@ import pytest
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, learned_of
+from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, fit_bins
 from mmcalib.metrics.log_bins import NUM_LOG_BINS
 
 
@@ -24,11 +24,13 @@ def accuracy_of(count, left_out):
 
 def test_an_image_expects_the_accuracy_of_its_cells():
     accuracy = accuracy_of(10, 0)
-    assert accuracy.of_image(torch.ones(7)) == pytest.approx(0.9)
-    assert accuracy.of_image(torch.tensor([[1.0, 0.01], [1.0, 1.0]])) == pytest.approx(0.725)
-    assert accuracy.of_image(torch.tensor([0.5])) == pytest.approx(0.2)  # as the next one below
-    assert np.isnan(accuracy.of_image(torch.ones(0)))
-    assert accuracy.residuals.abs().max() < 1e-12 and accuracy.weights.eq(1).all()
+    assert accuracy.image_accuracy(torch.ones(7)) == pytest.approx(0.9)
+    assert accuracy.image_accuracy(torch.tensor([[1.0, 0.01], [1.0, 1.0]])) == pytest.approx(0.725)
+    assert accuracy.image_accuracy(torch.tensor([0.5])) == pytest.approx(
+        0.2
+    )  # as the next one below
+    assert np.isnan(accuracy.image_accuracy(torch.ones(0)))
+    assert accuracy.residuals.abs().max() < 1e-12 and accuracy.bin_weights.eq(1).all()
 
 
 def test_residuals_are_of_images_that_the_fit_has_not_seen():
@@ -37,7 +39,7 @@ def test_residuals_are_of_images_that_the_fit_has_not_seen():
     expected = []
     for fold in range(FOLDS):
         others = sum(table[i].double() for i in range(25) if order[i] % FOLDS != fold)
-        accuracy = learned_of(others)[0]
+        accuracy = fit_bins(others)[0]
         for i in (i for i in range(25) if order[i] % FOLDS == fold):
             count, right, _ = table[i].double()
             expected.append(((right - count * accuracy).sum() / count.sum()).item())
@@ -68,9 +70,9 @@ def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_va
 
 def test_a_confidence_weighs_as_often_as_it_gets_a_label():
     accuracy = accuracy_of(1000, 3000)
-    found = accuracy.of_image(torch.tensor([1.0, 0.01, 0.01, 0.01, 0.01]))
+    found = accuracy.image_accuracy(torch.tensor([1.0, 0.01, 0.01, 0.01, 0.01]))
     assert found == pytest.approx((0.9 + 0.2) / 2, abs=1e-3)  # four in one
-    assert accuracy.of_image(torch.tensor([0.01])) == pytest.approx(0.2)
+    assert accuracy.image_accuracy(torch.tensor([0.01])) == pytest.approx(0.2)
     assert accuracy.residuals.abs().max() < 1e-3
 
 

@@ -14,7 +14,7 @@ from sklearn.metrics import jaccard_score
 from test_all_metrics import evaluate
 
 from mmcalib.metrics import image_failure_figures, image_risks, image_scores, pairwise_dice
-from mmcalib.metrics.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
+from mmcalib.metrics.image_scores import CLASSIFIER_SCORES, SEGMENTOR_SCORES
 from mmcalib.openmmlab.metrics import ForegroundIoU, ImageScoreMetric
 
 CLASSES, PLANES = ('background', *'abcd'), ('pred_sem_seg', 'gt_sem_seg')
@@ -111,9 +111,9 @@ def test_segmented_images(classes, background, risk):
         maps = [flat(sample, key) for key in PLANES]
         risks.append(references.image_risks(*maps, background)[risk])
     expected = {'image/risk': 100 * np.mean(risks)}
-    for name in OF_SEGMENTORS:
+    for name in SEGMENTOR_SCORES:
         expected |= figures_of(name, [each[name] for each in scores], risks)
-    found = evaluate(samples, metric_of(OF_SEGMENTORS, risk=risk), meta=dict(classes=classes))
+    found = evaluate(samples, metric_of(SEGMENTOR_SCORES, risk=risk), meta=dict(classes=classes))
     assert found == approx(expected)
 
 
@@ -124,7 +124,7 @@ def test_a_classifiers_images_are_right_or_wrong():
     expected = {'image/risk': 100 * wrong.mean()}
     expected |= figures_of('entropy', (probs * np.log(probs)).sum(axis=1), wrong)
     expected |= figures_of('confidence', probs.max(axis=1), wrong)
-    assert evaluate(samples, metric_of(OF_CLASSIFIERS)) == approx(expected)
+    assert evaluate(samples, metric_of(CLASSIFIER_SCORES)) == approx(expected)
 
 
 def test_a_binary_head_has_two_classes():

@@ -37,7 +37,7 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationStatistics, class_thresholds, risk_threshold
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
+from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds, shares_above
 from mmcalib.tables import TextTable
 
@@ -91,9 +91,9 @@ def ends_of(bins, draws):
     ours = gap_intervals(errors, bins, coverage=COVERAGE, limits={}, **options)['ECE']
     drawn = [
         calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
-        for weights in drawn_weights(len(bins), **options)
+        for weights in bootstrap_weights(len(bins), **options)
     ]
-    low, high = torch.cat(drawn).quantile(tails_of(COVERAGE)).tolist()
+    low, high = torch.cat(drawn).quantile(tail_probabilities(COVERAGE)).tolist()
     twice = 2 * calibration_error(bins.sum(dim=0)).item()
     return ours, (max(twice - high, 0), max(twice - low, 0)), (low, high)
 
@@ -236,7 +236,7 @@ def accuracy_row(bins, args):
         accuracy = ExpectedAccuracy(bins[half], coverage=COVERAGE)
         counts = bins[other].double()
         found = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
-        expected = accuracy.of_counts(count_in_log_bins(counts))
+        expected = accuracy.accuracy_from_counts(count_in_log_bins(counts))
         low, high = accuracy.folder_interval(expected.mean().item(), len(other))
         folders.append(low <= found.mean().item() <= high)
         errors.append((expected.mean() - found.mean()).abs().item())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
-from mmcalib.metrics.definitions import NAMES, metric_of
+from mmcalib.metrics.definitions import NAMES, find_metric
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes, true_indices
 from mmcalib.metrics.protocols import PROTOCOLS, check_background, foreground
@@ -135,7 +135,7 @@ class CalibrationMetric(ListMetric):
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise UserError(f'metrics must be some of {NAMES}, got none')
-        self.required = {metric_of(name).required for name in self.metrics} - {None}
+        self.required = {find_metric(name).required for name in self.metrics} - {None}
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = check_ignore_index(ignore_index)
         self.protocol = check_choice('protocol', protocol, PROTOCOLS)

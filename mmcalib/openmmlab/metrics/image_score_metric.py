@@ -14,14 +14,14 @@ from mmengine.registry import METRICS
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable, whole_file
 from mmcalib.metrics.image_scores import (
-    OF_CLASSIFIERS,
-    OF_MEMBERS,
+    CLASSIFIER_SCORES,
+    MEMBER_SCORES,
     RISKS,
     SCORES,
+    compute_image_scores,
     image_failure_figures,
     image_risks,
     pairwise_dice,
-    scores_of,
 )
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
@@ -116,9 +116,9 @@ class ImageScoreMetric(ListMetric):
         probs = class_columns(predictions.class_probabilities()).cpu()
         predicted = predictions.predicted.flatten().cpu()
         labels = predictions.labels.flatten().cpu()
-        scores = scores_of(probs, predicted, background=background)
+        scores = compute_image_scores(probs, predicted, background=background)
         if not predictions.are_maps:
-            scores = {score: scores[score] for score in OF_CLASSIFIERS}
+            scores = {score: scores[score] for score in CLASSIFIER_SCORES}
         disagreement = disagreement_in(sample)
         if 'mutual_information' in disagreement:
             information = disagreement['mutual_information']
@@ -153,7 +153,7 @@ class ImageScoreMetric(ListMetric):
             self.log(f'{count}, and figures are of these', logging.WARNING)
         values = {'risk': 100 * labelled[:, 0].mean().item()}
         for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
-            if score in OF_MEMBERS:
+            if score in MEMBER_SCORES:
                 values[score] = column.mean().item()
             if score == 'mutual_information':
                 column = -column

@@ -240,7 +240,7 @@ class Scorer:
         """Return the scores of an image; `objects` are those of a segmentor."""
         accuracy = self.accuracy
         conf = torch.from_numpy(np.asarray(image.confidence))
-        expected = accuracy.of_image(conf) if accuracy else math.nan
+        expected = accuracy.image_accuracy(conf) if accuracy else math.nan
         shared = dict(
             image=str(image.image),
             confidence=conf.double().mean().item(),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.intervals import drawn_weights, widening
+from mmcalib.metrics.intervals import bootstrap_weights, widening_factors
 
 COVERAGE = 0.95
 NUM_BOOTSTRAP = 1000
@@ -69,14 +69,14 @@ def _noise_of_images(tables: Sequence[Sequence[Tensor]], seed: int) -> Tensor:
     """Return how the mean errors of values vary with the images, ``(R, V)``."""
     num_images = len(tables[0][0])
     parts = []
-    for weights in drawn_weights(num_images, num_bootstrap=NUM_BOOTSTRAP, seed=seed):
+    for weights in bootstrap_weights(num_images, num_bootstrap=NUM_BOOTSTRAP, seed=seed):
         columns = []
         for trainings in tables:
             drawn = [(weights @ t.flatten(1)).view(-1, *t.shape[1:]) for t in trainings]
             columns.append(sum(map(calibration_error, drawn)) / len(trainings))
         parts.append(torch.stack(columns, dim=1))
     draws = torch.cat(parts)
-    factors = widening(num_images, NUM_BOOTSTRAP, seed)[:, None]
+    factors = widening_factors(num_images, NUM_BOOTSTRAP, seed)[:, None]
     return factors * (draws - draws.mean(dim=0))
 
 
@@ -89,5 +89,8 @@ def _noise_of_trainings(errors: Sequence[Sequence[float]], degrees: int, seed: i
         NUM_BOOTSTRAP, len(errors), generator=generator, dtype=torch.float64, device='cpu'
     )
     # A variance of few trainings is itself uncertain, as in Student's t.
-    factors = widening(degrees + 1, NUM_BOOTSTRAP, seed)[:, None] * (degrees / (degrees + 1)) ** 0.5
+    factors = (
+        widening_factors(degrees + 1, NUM_BOOTSTRAP, seed)[:, None]
+        * (degrees / (degrees + 1)) ** 0.5
+    )
     return factors * normal * (squares / degrees / counts).sqrt()

@@ -194,7 +194,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_p
     with pytest.raises(UserError, match='either a risk or a threshold'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=0.5, threshold=0.5)
     for image in with_it.images:
-        expected = accuracy.of_image(torch.from_numpy(image.confidence))
+        expected = accuracy.image_accuracy(torch.from_numpy(image.confidence))
         assert image.scores.expected_accuracy == pytest.approx(expected)
         assert image.scores.accuracy_interval == accuracy.image_interval(expected)
         assert image.scores.kept == pytest.approx((image.confidence > bound.threshold).mean())
