@@ -65,7 +65,7 @@ def test_examples_of_docstrings(tmp_path, monkeypatch):
 EXECUTED = (
     'concepts/averaging_models', 'concepts/estimators', 'coming_from/netcal',
     'coming_from/scikit_learn', 'coming_from/torch_models', 'coming_from/torchmetrics',
-    'faq', 'howto/figures', 'howto/match_other_tools', 'howto/measure',
+    'faq', 'howto/compare_runs', 'howto/match_other_tools', 'howto/measure',
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ below are those of a run.
 # Fine-tune
 # ---------
 # Plain PyTorch. ``pip install -e ".[photos,export]" torchvision`` installs what the page needs. The
-# weights are those of :doc:`/howto/finetune_from_imagenet`; with access to the Hugging Face Hub,
+# weights are those of :doc:`/howto/own_config`; with access to the Hugging Face Hub,
 # ``timm.create_model(…, pretrained=True)`` fetches its own.
 
 import math
