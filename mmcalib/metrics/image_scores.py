@@ -1,16 +1,18 @@
 r"""Scores of the prediction for an image, its risk by the labels, and how scores order risks.
 
-Functions of the arrays of one image, numpy or torch. Every score is higher where the prediction is
-to be trusted more. They need no labels, so they are of all pixels; risks are of labelled ones.
+They are functions of the arrays of one image, numpy or torch. Every score is higher where the
+prediction is to be trusted more. Scores need no labels, so they count all pixels; risks count the
+labelled ones.
 
-The expectations take the label of each pixel as an independent draw from its probabilities, for
-which the number of pixels of a class is a sum of independent draws. Labels of neighbours are not
-independent: the order of images survives that, the variance does not.
+The expectations take the label of each pixel as an independent draw from its probabilities, so
+that the number of pixels of a class is a sum of independent draws. Labels of neighbours are not
+independent, which hardly changes the order of images, but makes the variance too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -31,7 +33,7 @@ from mmcalib.tensors import at_least_single, check_probabilities, check_range
 
 CLASSIFIER_SCORES = ('confidence', 'entropy')
 SEGMENTOR_SCORES = (*CLASSIFIER_SCORES, 'foreground_confidence', 'soft_dice', 'expected_iou')
-MEMBER_SCORES = ('pairwise_dice', 'mutual_information')  # of the predictions of a mean
+MEMBER_SCORES = ('pairwise_dice', 'mutual_information')  # They compare the members of an ensemble.
 SCORES = (*SEGMENTOR_SCORES, *MEMBER_SCORES)
 RISKS = ('IoU', 'Dice', 'error')
 FIGURES = ('AURC', 'AUGRC', 'AUROC', 'Spearman')
@@ -40,21 +42,21 @@ FIGURES = ('AURC', 'AUGRC', 'AUROC', 'Spearman')
 def image_scores(
     probs: Array, predicted: Array | None = None, *, background: int | None = None
 ) -> dict[str, float]:
-    r"""Return the scores of an image that follow from its probabilities.
+    r"""Return the scores that the probabilities of an image give.
 
     - ``confidence``: the mean probability of the predicted classes.
     - ``entropy``: the mean of :math:`\sum_k p_k \log p_k`, in nats; at most 0.
     - ``foreground_confidence``: the confidence over the pixels that are not predicted as
       background.
-    - ``soft_dice``: the soft Dice confidence,
-      :math:`2 a_k / (n_k + a_k + b_k)`, the mean over the predicted classes k, where
-      :math:`n_k` pixels are predicted as k, :math:`a_k` is the sum of :math:`p_k` over them, and
-      :math:`b_k` over all others.
+    - ``soft_dice``: the soft Dice confidence, the mean of :math:`2 a_k / (n_k + a_k + b_k)` over
+      the predicted classes k, where :math:`n_k` pixels are predicted as k, and :math:`a_k` and
+      :math:`b_k` are the sums of :math:`p_k` over these and over all other pixels.
     - ``expected_iou``: likewise :math:`\mathbb{E}[A / (n + B)]` for the numbers A and B of true
       pixels of class k inside and outside of the prediction, to second order in their variances.
 
     The last three leave the background out. Where nothing but background is predicted, they are the
-    least probability of it in the image: an upper bound of the probability that there is no object.
+    least probability of background in the image: an upper bound of the probability that there is
+    no object.
 
     >>> probs = np.array([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]])
     >>> scores = image_scores(probs, background=0)
@@ -71,7 +73,7 @@ def image_scores(
         background: The class that is no object; None if every class is one.
 
     Raises:
-        TypeError: For what is no array of numbers.
+        TypeError: If an argument is no array of numbers.
         ValueError: For values that are no probabilities, an image without pixels, or classes out of
             range.
     """
@@ -85,28 +87,33 @@ def image_scores(
 def compute_image_scores(
     probs: Tensor, predicted: Tensor, *, background: int | None = None
 ) -> dict[str, float]:
-    """Return :func:`image_scores` of ``(K, M)`` probabilities and ``(M,)`` classes."""
+    """Return :func:`image_scores` of checked ``(K, M)`` probabilities and ``(M,)`` classes."""
     conf = probs.gather(0, predicted[None])[0].double()
     entropy = torch.special.entr(probs).sum(dim=0, dtype=torch.float64)
-    found = {'confidence': conf.mean().item(), 'entropy': -entropy.mean().item()}
+    scores = {'confidence': conf.mean().item(), 'entropy': -entropy.mean().item()}
     count = torch.bincount(predicted, minlength=len(probs)).double()
-    objects = count > 0
+    is_object = count > 0
     if background is not None:
-        objects[background] = False
-    if not objects.any():
-        return found | dict.fromkeys(SEGMENTOR_SCORES[2:], probs[background].min().item())
-    # Of the true pixels of each class: how many are within the prediction, how many outside, and
-    # the variance of the latter.
-    n, planes = count[objects], probs[objects].double()
-    a, spread = (torch.bincount(predicted, x, len(probs))[objects] for x in (conf, conf - conf**2))
-    b = (planes.sum(dim=1) - a).clamp(min=0)
-    spread = ((planes - planes**2).sum(dim=1) - spread).clamp(min=0)
-    values = {
-        'foreground_confidence': a.sum() / n.sum(),
-        'soft_dice': (2 * a / (n + a + b)).mean(),
-        'expected_iou': (a / (n + b) * (1 + spread / (n + b) ** 2)).clamp(0, 1).mean(),
-    }
-    return found | {name: value.item() for name, value in values.items()}
+        is_object[background] = False
+    if not is_object.any():
+        least_background = probs[background].min().item()
+        for name in ('foreground_confidence', 'soft_dice', 'expected_iou'):
+            scores[name] = least_background
+        return scores
+    # For each class, the number n of its predicted pixels, the expected numbers a and b of true
+    # pixels inside and outside of them, and the variance of the number outside.
+    n = count[is_object]
+    object_probs = probs[is_object].double()
+    a = torch.bincount(predicted, conf, len(probs))[is_object]
+    b = (object_probs.sum(dim=1) - a).clamp(min=0)
+    variance_inside = torch.bincount(predicted, conf - conf**2, len(probs))[is_object]
+    variance = (object_probs - object_probs**2).sum(dim=1)
+    variance_outside = (variance - variance_inside).clamp(min=0)
+    iou = a / (n + b) * (1 + variance_outside / (n + b) ** 2)
+    scores['foreground_confidence'] = (a.sum() / n.sum()).item()
+    scores['soft_dice'] = (2 * a / (n + a + b)).mean().item()
+    scores['expected_iou'] = iou.clamp(0, 1).mean().item()
+    return scores
 
 
 def pairwise_dice(predictions: Array, *, background: int | None = None) -> float:
@@ -116,7 +123,7 @@ def pairwise_dice(predictions: Array, *, background: int | None = None) -> float
         \frac{2 |P_{ik} \cap P_{jk}|}{|P_{ik}| + |P_{jk}|}
 
     over the classes k that one of the two predicts, but for the background; 1 where neither
-    predicts any, and NaN of a single prediction.
+    predicts any, and NaN for a single prediction.
 
     >>> pairwise_dice(np.array([[0, 1, 1], [0, 0, 1]]), background=0)
     0.6666666666666666
@@ -130,12 +137,11 @@ def pairwise_dice(predictions: Array, *, background: int | None = None) -> float
     """
     rows = integers_of('predictions', predictions)
     rows = rows.reshape(len(rows), -1)
-    found = [
-        1 - image_risks(rows[i], rows[j], background=background, ignore_index=None)['Dice']
-        for i in range(len(rows))
-        for j in range(i)
-    ]
-    return float(np.mean(found)) if found else float('nan')
+    dice = []
+    for first, second in combinations(rows, 2):
+        risks = image_risks(first, second, background=background, ignore_index=None)
+        dice.append(1 - risks['Dice'])
+    return float(np.mean(dice)) if dice else float('nan')
 
 
 def image_risks(
@@ -153,7 +159,7 @@ def image_risks(
     - ``error``: the share of pixels whose class is wrong.
 
     Where neither the prediction nor the label has an object, the first two are 0: there is nothing
-    to find, and nothing was found. All are NaN without a labelled pixel.
+    to find, and nothing was predicted. All are NaN without a labelled pixel.
 
     >>> image_risks(np.array([0, 1, 1]), np.array([0, 0, 1]), background=0)['IoU']
     0.5
@@ -162,7 +168,7 @@ def image_risks(
         predicted: ``(*)`` predicted classes.
         labels: ``(*)`` true classes.
         background: The class that is no object; None if every class is one.
-        ignore_index: Label of the pixels to leave out, None for none.
+        ignore_index: Label of the pixels that are not valid; None for none.
     """
     predicted, labels = mark_masked(predicted, labels)
     predicted = integers_of('predicted', predicted).flatten()
@@ -171,21 +177,27 @@ def image_risks(
         raise ValueError(
             f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'
         )
-    kept = valid_labels(labels, ignore_index)
-    predicted, labels = predicted[kept], labels[kept]
+    valid = valid_labels(labels, ignore_index)
+    predicted = predicted[valid]
+    labels = labels[valid]
     if not len(labels):
         return dict.fromkeys(RISKS, float('nan'))
-    size = int(torch.stack([predicted.max(), labels.max()]).max()) + 1
-    right = predicted == labels
-    both = torch.bincount(labels[right], minlength=size).double()
-    total = torch.bincount(predicted, minlength=size) + torch.bincount(labels, minlength=size)
-    objects = total > 0
-    if background is not None and background < size:
-        objects[background] = False
-    both, total = both[objects], total[objects].double()
-    iou, dice = both / (total - both), 2 * both / total
-    values = [(1 - x).mean().item() if len(both) else 0.0 for x in (iou, dice)]
-    return dict(zip(RISKS, [*values, 1 - right.double().mean().item()], strict=True))
+    num_classes = int(torch.stack([predicted.max(), labels.max()]).max()) + 1
+    correct = predicted == labels
+    intersection = torch.bincount(labels[correct], minlength=num_classes)
+    num_predicted = torch.bincount(predicted, minlength=num_classes)
+    num_labels = torch.bincount(labels, minlength=num_classes)
+    is_object = num_predicted + num_labels > 0
+    if background is not None and background < num_classes:
+        is_object[background] = False
+    error = 1 - correct.double().mean().item()
+    if not is_object.any():
+        return {'IoU': 0.0, 'Dice': 0.0, 'error': error}
+    intersection = intersection[is_object].double()
+    total = (num_predicted + num_labels)[is_object].double()
+    iou = intersection / (total - intersection)
+    dice = 2 * intersection / total
+    return {'IoU': (1 - iou).mean().item(), 'Dice': (1 - dice).mean().item(), 'error': error}
 
 
 def image_failure_figures(
@@ -207,9 +219,9 @@ def image_failure_figures(
     - ``Spearman``: the rank correlation of the score with the negative risk, from -1 to 1; NaN if
       all scores or all risks are equal.
 
-    Tied images count in the mean over their orders. All are NaN of no images. With
+    Tied images count in the mean over their orders. All are NaN without images. With
     `confidence_interval`, ``…_low`` and ``…_high`` are the ends of the interval over images, by
-    :func:`~mmcalib.metrics.intervals.intervals`; NaN of one image.
+    :func:`~mmcalib.metrics.intervals.intervals`; NaN for one image.
 
     >>> scores, risks = np.array([0.9, 0.8, 0.7]), np.array([0.1, 0.6, 0.2])
     >>> {name: round(value, 4) for name, value in image_failure_figures(scores, risks).items()}
@@ -221,60 +233,97 @@ def image_failure_figures(
     Args:
         scores: ``(N,)`` floats; higher is to be trusted more.
         risks: ``(N,)`` floats in [0, 1].
-        failure: Above which risk an image is a failure.
+        failure: The largest risk of an image that is no failure.
         confidence_interval: Coverage of intervals, such as 0.95; None for none.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
 
     Raises:
-        TypeError: For what is no array of floats.
+        TypeError: If an argument is no array of floats.
         ValueError: For arrays that do not fit each other, scores that are NaN or infinite, risks
             outside [0, 1], or options out of range.
     """
-    scores, risks = floats_of('scores', scores).double(), floats_of('risks', risks).double()
+    scores = floats_of('scores', scores).double()
+    risks = floats_of('risks', risks).double()
     if scores.ndim != 1 or risks.shape != scores.shape:
         shapes = f'{tuple(scores.shape)} and {tuple(risks.shape)}'
         raise ValueError(f'scores and risks must be (N,), got {shapes}')
-    if wrong := int((~scores.isfinite()).sum()):
-        found = f'{wrong} of {len(scores)} scores are NaN or infinite'
-        raise ValueError(f'{found}, and their images cannot be ranked: leave them out')
+    num_not_finite = int((~scores.isfinite()).sum())
+    if num_not_finite:
+        raise ValueError(
+            f'{num_not_finite} of {len(scores)} scores are NaN or infinite, and their images '
+            'cannot be ranked: leave them out'
+        )
     check_range(risks, 'risks')
     check_number('failure', failure, most=1)
     if not len(scores):
         return dict.fromkeys(FIGURES, float('nan'))
-    estimate = _figures_of(scores, risks, failure)
-    found = {k: v.item() for k, v in estimate(torch.ones_like(scores)[None]).items()}
+    _, score_index = scores.unique(return_inverse=True)
+    _, risk_index = risks.unique(return_inverse=True)
+    estimate = partial(weighted_figures, score_index, risk_index, risks, failure)
+    figures = {}
+    for name, value in estimate(torch.ones_like(scores)[None]).items():
+        figures[name] = value.item()
     if confidence_interval is not None:
-        coverage = check_share('confidence_interval', confidence_interval)
-        options = dict(coverage=coverage, num_bootstrap=num_bootstrap, seed=seed)
-        limits = {'Spearman': (-1.0, 1.0)}
-        for name, ends in intervals(estimate, len(scores), limits=limits, **options).items():
-            found[f'{name}_low'], found[f'{name}_high'] = ends
-    return found
-
-
-def _figures_of(scores: Tensor, risks: Tensor, failure: float) -> Callable[[Tensor], dict]:
-    """Return a function from ``(R, N)`` weights of the images to the ``(R,)`` figures."""
-    groups = [values.unique(return_inverse=True)[1] for values in (scores, risks)]
-    right = torch.stack([torch.ones_like(risks), 1 - risks, (risks <= failure).double()])
-
-    def total(values: Tensor, group: Tensor) -> Tensor:
-        sums = values.new_zeros(*values.shape[:-1], int(group.max()) + 1)
-        return sums.index_add_(-1, group, values)
-
-    def centred_ranks(weights: Tensor, group: Tensor) -> Tensor:
-        count = total(weights, group)
-        rank = (count.cumsum(dim=1) - count / 2)[:, group]
-        mean = (weights * rank).sum(dim=1) / weights.sum(dim=1)
-        return rank - mean[:, None]
-
-    def figures(weights: Tensor) -> dict[str, Tensor]:
-        count, by_risk, good = total(weights * right[:, None], groups[0])
-        x, y = (centred_ranks(weights, group) for group in groups)
-        spread = (weights * x * x).sum(dim=1) * (weights * y * y).sum(dim=1)
-        risky, failed = (torch.stack([count, own, 0 * count], dim=1) for own in (by_risk, good))
-        spearman = -(weights * x * y).sum(dim=1) / spread.sqrt()
-        found = aurc(risky), augrc(risky), auroc(failed), spearman
-        return dict(zip(FIGURES, found, strict=True))
-
+        bounds = intervals(
+            estimate,
+            len(scores),
+            coverage=check_share('confidence_interval', confidence_interval),
+            num_bootstrap=num_bootstrap,
+            seed=seed,
+            limits={'Spearman': (-1.0, 1.0)},
+        )
+        for name, (low, high) in bounds.items():
+            figures[f'{name}_low'] = low
+            figures[f'{name}_high'] = high
     return figures
+
+
+def weighted_figures(
+    score_index: Tensor, risk_index: Tensor, risks: Tensor, failure: float, weights: Tensor
+) -> dict[str, Tensor]:
+    """Return the figures of N images with ``(R, N)`` weights, ``(R,)`` each.
+
+    Args:
+        score_index: ``(N,)`` position of each image's score among the distinct scores, ascending.
+        risk_index: ``(N,)`` position of each image's risk among the distinct risks, ascending.
+        risks: ``(N,)``.
+        failure: The largest risk of an image that is no failure.
+        weights: ``(R, N)``.
+    """
+    count = sum_by_index(weights, score_index)
+    # A table of fine bins, in which an image is correct in part: by 1 - risk, or if it is good.
+    zeros = torch.zeros_like(count)
+    by_risk = torch.stack([count, sum_by_index(weights * (1 - risks), score_index), zeros], dim=1)
+    is_good = (risks <= failure).double()
+    by_failure = torch.stack([count, sum_by_index(weights * is_good, score_index), zeros], dim=1)
+    score_rank = centred_ranks(weights, score_index)
+    risk_rank = centred_ranks(weights, risk_index)
+    score_variance = (weights * score_rank * score_rank).sum(dim=1)
+    risk_variance = (weights * risk_rank * risk_rank).sum(dim=1)
+    covariance = (weights * score_rank * risk_rank).sum(dim=1)
+    return {
+        'AURC': aurc(by_risk),
+        'AUGRC': augrc(by_risk),
+        'AUROC': auroc(by_failure),
+        'Spearman': -covariance / (score_variance * risk_variance).sqrt(),
+    }
+
+
+def sum_by_index(values: Tensor, index: Tensor) -> Tensor:
+    """Return the sums of ``(R, N)`` values with each index, ``(R, U)``."""
+    sums = values.new_zeros(len(values), int(index.max()) + 1)
+    return sums.index_add_(1, index, values)
+
+
+def centred_ranks(weights: Tensor, index: Tensor) -> Tensor:
+    """Return the weighted rank of each of N images, less the mean rank, ``(R, N)``.
+
+    Args:
+        weights: ``(R, N)``.
+        index: ``(N,)`` position of each image's value among the distinct values; ties are equal.
+    """
+    count = sum_by_index(weights, index)
+    rank = (count.cumsum(dim=1) - count / 2)[:, index]
+    mean = (weights * rank).sum(dim=1) / weights.sum(dim=1)
+    return rank - mean[:, None]

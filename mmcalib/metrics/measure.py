@@ -1,4 +1,4 @@
-"""All metrics of arrays in one call: numpy, torch or lists; no Runner, no config."""
+"""All metrics of arrays in one call: numpy, torch or lists, without a Runner or a config."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def measure(
 ) -> Values:
     """Return metrics of probabilities by the names that ``CalibrationMetric`` has.
 
-    In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the temperature;
-    NaN of no predictions.
+    They are in percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
+    temperature; NaN without predictions.
 
     >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
@@ -40,8 +40,8 @@ def measure(
     {'NLL': 0.747, 'AURC': 33.333}
     >>> measure(probs, [0, 1, 1, 0], 'accuracy')
     50.0
-    >>> found = measure(probs, [0, 1, 1, 0], 'accuracy', interval=0.95)
-    >>> {name: round(value, 1) for name, value in found.items()}
+    >>> values = measure(probs, [0, 1, 1, 0], 'accuracy', interval=0.95)
+    >>> {name: round(value, 1) for name, value in values.items()}
     {'accuracy': 50.0, 'accuracy_low': 0.0, 'accuracy_high': 100.0}
     >>> measure([[0.9, 0.8], [0.4, 0.3]], [[1, 0], [0, 0]], ['accuracy'])
     {'accuracy': array([100.,  50.]), 'accuracy_macro': 75.0}
@@ -55,13 +55,13 @@ def measure(
             of L labels, each of which is there or not.
         labels: ``(N,)``, ``(N, H, W)`` or ``(N, D, H, W)`` true classes, integers from 0 to K - 1;
             ``(N, L)`` of 0 and 1 for L labels: their values are ``(L,)``, and their mean without
-            those that are NaN is ``ECE_macro`` and so on. A column ``(N, 1)`` is ``(N,)``. What
-            numpy masks, here or in the other arrays, does not count.
+            those that are NaN is ``ECE_macro`` and so on. A column ``(N, 1)`` is ``(N,)``. Values
+            that numpy masks, here or in the other arrays, are not valid.
         metrics: A name, for its value alone, or several.
         conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
-        correct: Booleans of the same shape, whether these were right.
+        correct: Booleans of the same shape: whether these predictions are correct.
         num_bins: B.
-        ignore_index: The label of what to leave out, such as mmsegmentation's 255.
+        ignore_index: Label of the predictions that are not valid, such as mmsegmentation's 255.
         interval: Coverage of intervals, such as 0.95, whose ends are ``ECE_low`` and ``ECE_high``
             and so on. They are those of ``CalibrationMetric(confidence_interval=…)``, over the N
             rows or images, for the same metrics.
@@ -69,8 +69,8 @@ def measure(
             each slice, the video of each frame.
 
     Raises:
-        TypeError: For what is no array of numbers, labels that are no integers, an `ignore_index`
-            without labels, or `groups` without an `interval`.
+        TypeError: For arguments that are no arrays of numbers, labels that are no integers, an
+            `ignore_index` without labels, or `groups` without an `interval`.
         ValueError: For an unknown metric, values outside [0, 1], rows that do not sum to one,
             labels out of range, or arrays that do not fit each other.
     """
@@ -94,8 +94,9 @@ def check_options(
     if interval is not None:
         check_interval('interval', interval, names)
     elif groups is not None:
-        raise TypeError('groups are what an interval is over: give interval=0.95 too')
-    if PROTOCOLS[check_choice('protocol', protocol, PROTOCOLS)].group and groups is not None:
+        raise TypeError('groups serve an interval alone: give interval=0.95 too')
+    check_choice('protocol', protocol, PROTOCOLS)
+    if PROTOCOLS[protocol].group and groups is not None:
         raise TypeError(f'protocol={protocol!r} has groups of its own: leave groups out')
 
 
@@ -104,27 +105,19 @@ def check_bare_confidences(predictions: ImagePredictions, metrics: str | Sequenc
     if not predictions.are_bare_confidences:
         return
     names = [metrics] if isinstance(metrics, str) else metrics
-    needing = []
+    wrong = []
     for name in names:
         if name == 'NLL' or find_metric(name).required not in (None, 'one_minus_conf'):
-            needing.append(name)
-    if needing:
-        raise ValueError(f'{", ".join(needing)} needs probs and labels, not conf and correct')
+            wrong.append(name)
+    if wrong:
+        raise ValueError(f'{", ".join(wrong)} needs probs and labels, not conf and correct')
 
 
-def count_arrays(
-    metrics: Sequence[str],
-    probs: A = None,
-    labels: A = None,
-    conf: A = None,
-    correct: A = None,
-    *,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
+def count_predictions(
+    predictions: ImagePredictions, metrics: Sequence[str] = (), *, num_bins: int = 15
 ) -> Counts:
-    """Return the counts of arrays that some metrics require; arguments are those of `measure`."""
+    """Return the counts of predictions that some metrics require."""
     check_integer('num_bins', num_bins)
-    predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
     check_bare_confidences(predictions, metrics)
     required = {find_metric(name).required for name in metrics} - {None}
     parts = []
@@ -139,8 +132,8 @@ def expected_calibration_error(probs: A = None, labels: A = None, **options: Any
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
 
-    over bins of equal width, each (lo, hi]. NaN of no predictions. Options and errors are those of
-    :func:`measure`.
+    over bins of equal width, each (lo, hi]; NaN without predictions. Options and errors are those
+    of :func:`measure`.
 
     >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])

@@ -15,10 +15,10 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import metric_value
 from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
-from mmcalib.metrics.measure import count_arrays
+from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.arrays import A
+from mmcalib.predictions.arrays import A, read_arrays
 from mmcalib.visualization import style
 
 TITLED = ('ECE', 'AECE')
@@ -317,8 +317,8 @@ def reliability_diagram(
     Raises:
         ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
     """
-    counting = dict(num_bins=num_bins, ignore_index=ignore_index)
-    counts = count_arrays(TITLED, probs, labels, conf, correct, **counting)
+    predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
+    counts = count_predictions(predictions, TITLED, num_bins=num_bins)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.

@@ -10,10 +10,11 @@ from samples import as_segmented
 
 from mmcalib.metrics import measure, ranking
 from mmcalib.metrics.counts import sum_counts
-from mmcalib.metrics.measure import count_arrays
+from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.samples import read_samples
+from mmcalib.predictions.arrays import read_arrays
 
 
 def read(sample):
@@ -75,12 +76,15 @@ def test_cells_of_many_are_few_and_narrow():
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(60_000, generator=generator) ** 4
     correct = torch.rand(60_000, generator=generator) < conf
-    whole = count_arrays([], conf=conf, correct=correct)
+    whole = count_predictions(read_arrays(conf=conf, correct=correct))
     table = whole.condensed_table()
     assert table.shape[1] < 6146 < whole.fine_bins.shape[1]
     torch.testing.assert_close(table.sum(1), whole.table.sum(1))
     assert ((table[2] / table[0]).diff() > 0).all()
-    halves = [count_arrays([], conf=conf[i::2], correct=correct[i::2]).round() for i in range(2)]
+    halves = [
+        count_predictions(read_arrays(conf=conf[i::2], correct=correct[i::2])).round()
+        for i in range(2)
+    ]
     rounded = sum_counts(halves).fine_bins
     torch.testing.assert_close(whole.round().fine_bins.double(), rounded, rtol=1e-6, atol=1e-6)
     width = rounded[3] / rounded[1] - rounded[0]
@@ -89,7 +93,7 @@ def test_cells_of_many_are_few_and_narrow():
 
 def test_forty_million_in_one_cell():
     conf, correct = np.full(2_000_000, 0.95), np.arange(2_000_000) % 5 != 0  # 80 % of them
-    found = sum_counts([count_arrays([], conf=conf, correct=correct)] * 20)
+    found = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
     assert found.count == 40_000_000
     assert found.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
     assert found.fine_bins.shape == (4, 1)
@@ -127,7 +131,7 @@ def test_the_mean_over_all_orders_of_ties(seed):
     for name, oracle in OF_ORDER.items():
         found = measure(metrics=name, conf=conf, correct=correct)
         assert found == pytest.approx(oracle(conf, correct)), name
-    found = ranking.aupr(count_arrays([], conf=conf, correct=correct).table).item()
+    found = ranking.aupr(count_predictions(read_arrays(conf=conf, correct=correct)).table).item()
     assert found == pytest.approx(references.average_precision(conf, correct))
 
 

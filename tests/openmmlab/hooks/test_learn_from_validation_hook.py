@@ -10,11 +10,12 @@ from samples import classified, flatten, segmented
 from tiny_run import K, Killed, train
 
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
-from mmcalib.metrics.measure import count_arrays
+from mmcalib.metrics.measure import count_predictions
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import edges_and_gaps
 from mmcalib.openmmlab.hooks.resume_hook import ResumeHook
 from mmcalib.openmmlab.sample_writing import logits_in
+from mmcalib.predictions.arrays import read_arrays
 
 KINDS = {
     'cals': lambda: CALSLoss(K, margin=2.0, rho_interval=2),
@@ -106,7 +107,9 @@ def test_a_validation_of_either_toolbox(samples):
 
 def test_bins_of_few_tied_or_many_confidences():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
-    narrow = count_arrays([], conf=conf, correct=torch.tensor([True, False, True, True])).table
+    narrow = count_predictions(
+        read_arrays(conf=conf, correct=torch.tensor([True, False, True, True]))
+    ).table
     edges, gaps = edges_and_gaps(narrow, 2)
     assert edges == pytest.approx([0.7]) and gaps == pytest.approx([0.0, -0.2])
     edges, gaps = edges_and_gaps(narrow, 8)
