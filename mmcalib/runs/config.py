@@ -25,7 +25,7 @@ from mmcalib import register
 from mmcalib.cli.files import STACKS, find_config
 from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.files import experiment_name
-from mmcalib.openmmlab.hooks.drawing_hooks import TESTED_SPLIT
+from mmcalib.openmmlab.splits import TESTED_SPLIT
 from mmcalib.options import check_integer
 from mmcalib.runs.config_tree import class_of, find_toolbox
 from mmcalib.runs.record import walk

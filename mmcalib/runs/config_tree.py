@@ -28,7 +28,7 @@ OBSERVERS = (
     *('ConfidenceMapHook', 'EmptyCacheHook', 'LogitDistanceHook', 'MemoryProfilerHook'),
     *('ProfilerHook', 'ReliabilityDiagramHook', 'SameBuffersHook', 'SyncBuffersHook'),
 )
-SELECTION = ('type', 'save_best', 'rule', 'min_accuracy', 'accuracy')
+SELECTION = ('type', 'save_best', 'rule')
 SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
 # Of a dataset: which it is.
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')

@@ -15,10 +15,11 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.files import RESULTS, STATISTICS, experiment_name, of_split, whole_file
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.openmmlab.hooks.drawing_hooks import kept_statistics, tested_split
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
+from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
 from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
 from mmcalib.openmmlab.samples import read_field
+from mmcalib.openmmlab.splits import tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
@@ -46,7 +47,7 @@ def run_test(
 
     That is ``results.json`` with the :class:`~mmcalib.runs.record.Record`, and ``calibration.npz``
     with what the ``CalibrationMetric`` has counted; see
-    :func:`~mmcalib.openmmlab.hooks.drawing_hooks.kept_statistics` for more than one. Of the
+    :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics` for more than one. Of the
     split ``'val'`` their names end in ``_val``. The record is written last: where it is,
     the others are its own.
 
@@ -197,7 +198,7 @@ def strata(kept: Mapping) -> dict:
     """Return the calibration of each class, and at each distance, that a test has measured.
 
     Args:
-        kept: Of :func:`~mmcalib.openmmlab.hooks.drawing_hooks.kept_statistics`.
+        kept: Of :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics`.
 
     Returns:
         ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics

@@ -358,17 +358,9 @@ def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
         resume_from(cfg, 'auto')
 
 
-@pytest.mark.parametrize('floor', [False, True])
-def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
+def test_a_copied_work_dir_goes_on_without_the_original(tmp_path):
     """And keeps two checkpoints, since mmengine removes the last before it writes the next."""
     options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
-    if floor:
-        options |= {
-            'default_hooks.checkpoint.type': 'AccuracyFloorCheckpointHook',
-            'default_hooks.checkpoint.save_best': 'calibration/ECE',
-            'default_hooks.checkpoint.rule': 'less',
-            'default_hooks.checkpoint.accuracy': 'accuracy/top1',
-        }
     original, copy = tmp_path / 'original', tmp_path / 'copy'
     train_and_test(config(original, **options), test=False)
     shutil.copytree(original, copy)

@@ -22,7 +22,6 @@ def trained(name='ce/digits', processes=1, **options):
     return training_in(load(name, **options), processes=processes)
 
 
-FLOOR = dict(type='AccuracyFloorCheckpointHook', save_best='accuracy/top1')
 SCHEDULE = dict(type='LossScheduleHook', parameter='margin', cap=float('inf'))
 
 
@@ -43,7 +42,7 @@ SCHEDULE = dict(type='LossScheduleHook', parameter='margin', cap=float('inf'))
         ('custom_hooks', dict(custom_hooks=[dict(type='mine.OwnHook')])),
         ('selection', dict(default_hooks__checkpoint__save_best='calibration/NLL')),
         ('selection', dict(val_dataloader__dataset__noise=0)),
-        ('selection', dict(default_hooks__checkpoint=FLOOR | dict(min_accuracy=0.9))),
+        ('selection', dict(default_hooks__checkpoint__type='mine.OwnCheckpointHook')),
         ('load_from', dict(load_from='https://a.b/weights.pth')),
     ],
 )

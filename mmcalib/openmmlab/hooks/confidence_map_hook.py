@@ -1,0 +1,228 @@
+"""The hook that draws confidence maps of segmented images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import torch
+from mmengine import fileio
+from mmengine.dist import collect_results, get_dist_info, is_main_process
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.files import MAPS, of_split
+from mmcalib.metrics.calibration_errors import calibration_error
+from mmcalib.openmmlab.ensembles.batch_views import upright_view
+from mmcalib.openmmlab.hooks.drawing_hook import DrawingHook
+from mmcalib.openmmlab.samples import Sample, read_samples, sample_name
+from mmcalib.openmmlab.splits import SPLIT_NAMES, tested_split
+from mmcalib.options import check_integer
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.objects import map_confidence
+
+if TYPE_CHECKING:
+    from mmcalib.visualization import ConfidenceView
+
+
+@HOOKS.register_module()
+class ConfidenceMapHook(DrawingHook):
+    """Draws confidence maps of test images of an mmseg run, and of the worst calibrated ones.
+
+    Each figure has the image, its ground truth, prediction, confidence and errors, and a small
+    reliability diagram with the calibration error of this image alone; one more figure has the
+    images of the largest calibration error of the set. They go to all backends of the run's
+    visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end of the test,
+    from the main process. What they were drawn from stays as ``confidence_maps.npz`` in the work
+    dir (``confidence_maps_val.npz`` of a test on the validation split), for
+    ``tools/visualize.py``, which also puts several runs side by side.
+
+    The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
+    little is computed, and only for the images that are kept, of which there are never more than
+    ``max_images + worst`` on a process. With ``interval=0`` and ``worst=0`` the hook is off.
+
+    Args:
+        interval: Distance of the drawn images in the test set; 0 for none.
+        indices: Indices of test images to draw, instead of every n-th.
+        worst: Number of images in the gallery of the worst; 0 for none.
+        max_images: Largest number of images to draw; the first ones are drawn.
+        max_size: Larger images are drawn at about this many pixels per side, by leaving out rows
+            and columns.
+
+    Raises:
+        TypeError: If an option is no integer.
+        ValueError: If one is outside its range; while testing, for a classifier.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval: int = 100,
+        indices: Sequence[int] | None = None,
+        worst: int = 4,
+        max_images: int = 16,
+        max_size: int = 512,
+    ) -> None:
+        self.interval = check_integer('interval', interval, least=0)
+        self.indices = indices
+        self.worst = check_integer('worst', worst, least=0)
+        self.max_images = check_integer('max_images', max_images, least=0)
+        self.max_size = check_integer('max_size', max_size)
+
+    def before_test(self, runner: Runner) -> None:
+        self._num_images = len(runner.test_dataloader.dataset)
+        self._num_seen = 0
+        self._chosen = self._chosen_indices()
+        self._metric = None
+        if self._chosen or self.worst:
+            metrics = self.calibration_metrics(runner.test_evaluator)
+            self._metric = metrics[0] if metrics else None
+        self._split_name = SPLIT_NAMES[tested_split(runner)]
+        self._views: list[ConfidenceView] = []
+        self._worst: list[ConfidenceView] = []
+
+    def after_test_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence[Sample] = ()
+    ) -> None:
+        if self._metric is None:
+            return
+        if 'seg_logits' not in outputs[0]:
+            raise UserError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
+        inputs = upright_view(data_batch)['inputs']
+        rank, world_size = get_dist_info()
+        counts = self._metric.results[-len(outputs) :]  # The metric has just read these samples.
+        for sample, pixels, image_counts in zip(outputs, inputs, counts, strict=True):
+            # mmengine's samplers interleave the ranks, and repeat images at the end.
+            index = self._num_seen * world_size + rank
+            self._num_seen += 1
+            is_chosen = index in self._chosen
+            is_bad = self._is_among_worst(image_counts.bins)
+            if index >= self._num_images or not (is_chosen or is_bad):
+                continue
+            view = self._view(sample, pixels, image_counts.bins, index)
+            if is_chosen:
+                self._views.append(view)
+            if is_bad:
+                self._worst = worst_views([*self._worst, view], self.worst)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if self._metric is None:
+            return
+        world_size = get_dist_info()[1]
+        parts = collect_results([(self._views, self._worst)], world_size, device='cpu')
+        self._views = []
+        self._worst = []
+        if is_main_process():
+            views = [view for chosen, _ in parts for view in chosen]
+            candidates = [view for _, worst in parts for view in worst]
+            views.sort(key=lambda view: view.index)
+            self._draw(runner, views, worst_views(candidates, self.worst))
+
+    def _chosen_indices(self) -> set[int]:
+        """Return the indices of the images to draw."""
+        if self.indices is not None:
+            indices = sorted(set(self.indices).intersection(range(self._num_images)))
+        elif self.interval:
+            indices = range(0, self._num_images, self.interval)
+        else:
+            indices = []
+        return set(indices[: self.max_images])
+
+    def _is_among_worst(self, bins: Tensor) -> bool:
+        """Return whether the calibration error of an image is among the largest so far."""
+        if not self.worst:
+            return False
+        error = calibration_error(bins)
+        if len(self._worst) < self.worst:
+            return not error.isnan()  # An image without a valid pixel has no error.
+        return bool(error > self._worst[-1].error)
+
+    def _view(self, sample: Sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
+        """Return an image and its predictions, with about `max_size` pixels per side at most."""
+        from mmcalib.visualization import ConfidenceView
+
+        ignore_index = self._metric.ignore_index
+        name = sample_name(sample, index)
+        (predictions,) = read_samples([sample], [name], ignore_index=ignore_index)
+        size = tuple(predictions.predicted.shape[1:])
+        step = -(-max(size) // self.max_size)
+        shown = every_nth_pixel(predictions, step)
+        valid = shown.valid[0]
+        label = shown.labels[0].masked_fill(~valid, ignore_index)
+        path = sample.get('img_path')
+        image = read_pixels(path, inputs, size)
+        return ConfidenceView(
+            index=index,
+            name=Path(path).name if path else f'{self._split_name} image {index}',
+            image=cv2.resize(image, label.shape[::-1], interpolation=cv2.INTER_AREA),
+            label=label.numpy().astype(np.int16),
+            predicted=shown.predicted[0].numpy().astype(np.int16),
+            conf=map_confidence(shown).numpy().astype(np.float16),
+            valid=valid.numpy(),
+            table=bins.numpy().copy(),
+        )
+
+    def _draw(
+        self, runner: Runner, views: list[ConfidenceView], worst: list[ConfidenceView]
+    ) -> None:
+        """Save what the figures are drawn from, and draw them."""
+        from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
+
+        meta = runner.test_dataloader.dataset.metainfo
+        classes = list(meta['classes'])
+        palette = meta.get('palette')
+        file = of_split(MAPS, tested_split(runner))
+        ConfidenceMaps(views, worst, classes, palette).save(Path(runner.work_dir, file))
+        for view in views:
+            maps = ConfidenceMaps([view], [], classes, palette)
+            self.add_figure(
+                runner, f'confidence_map_{view.index}', draw_confidence_maps({'': maps})
+            )
+        if worst:
+            title = (
+                f'The {len(worst)} worst-calibrated of {self._num_images:,} {self._split_name} '
+                'images'
+            )
+            maps = ConfidenceMaps([], worst, classes, palette)
+            figure = draw_confidence_maps({title: maps}, worst=True)
+            self.add_figure(runner, 'confidence_map_worst', figure)
+
+
+def worst_views(views: Sequence[ConfidenceView], count: int) -> list[ConfidenceView]:
+    """Return the images with the largest calibration errors, the worst first."""
+    return sorted(views, key=lambda view: (-view.error, view.index))[:count]
+
+
+def every_nth_pixel(predictions: ImagePredictions, step: int) -> ImagePredictions:
+    """Return every `step`-th pixel of every `step`-th line of one map, on the CPU.
+
+    Nothing of the size of the map is computed or kept on its device.
+    """
+    # One class after the other, since a strided map is copied on its device before it leaves it.
+    planes = [plane[::step, ::step].cpu() for plane in predictions.scores[0]]
+    scores = torch.stack(planes)[None]
+    return replace(
+        predictions,
+        probs=None if predictions.probs is None else scores,
+        logits=scores if predictions.probs is None else None,
+        predicted=predictions.predicted[:, ::step, ::step].cpu(),
+        labels=predictions.labels[:, ::step, ::step].cpu(),
+    )
+
+
+def read_pixels(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:
+    """Return the RGB pixels of an image from its file, or else from ``(C, H, W)`` inputs."""
+    from mmcalib.visualization.style import as_rgb
+
+    if path and fileio.exists(path):
+        image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)
+        # An image that was evaluated at another size, as under padding, would not fit its labels.
+        if image is not None and image.shape[:2] == size:
+            return as_rgb(image)
+    return as_rgb(inputs.cpu().numpy().transpose(1, 2, 0))
