@@ -22,10 +22,11 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.options import check_choice
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
+from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
-from mmcalib.posthoc.scaler import LogitScaler, group_sums
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.loader import (

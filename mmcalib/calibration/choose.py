@@ -14,8 +14,10 @@ from mmcalib.calibration.draw import DrawnPredictions
 from mmcalib.calibration.folds import fit_folds
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
+from mmcalib.posthoc.fit_rows import group_sums
+from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.loader import progress
 
 NONE = 'none'

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.posthoc.scaler import LogitScaler, Rows, information
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import information
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
 # 17 MB.
@@ -73,8 +75,11 @@ class DrawnPredictions:
 
     @property
     def information(self) -> float:
-        """What :func:`~mmcalib.posthoc.scaler.information` of their logits is."""
-        return information(Rows(self.logits, self.labels, self.images))
+        """What :func:`~mmcalib.posthoc.temperature_search.information` of their logits is."""
+        rows = ImagePredictions(
+            predicted=self.labels, logits=self.logits, labels=self.labels, images=self.images
+        )
+        return information(rows)
 
 
 def alone(value: Any) -> list:

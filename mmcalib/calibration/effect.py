@@ -15,7 +15,8 @@ from mmcalib.metrics.intervals import bootstrap_weights, resampled_metrics
 from mmcalib.metrics.measure import DEFAULT_METRICS
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
-from mmcalib.posthoc.scaler import LogitScaler, with_other_class
+from mmcalib.posthoc.logits import with_other_class
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %

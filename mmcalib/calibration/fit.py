@@ -25,7 +25,8 @@ from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
-from mmcalib.posthoc.scaler import INFORMATIVE, LogitScaler
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import INFORMATIVE
 from mmcalib.texts import unlabelled_sentence
 
 Scaler = LogitScaler | ScalerPerLabel
@@ -49,7 +50,8 @@ class FittedScaling:
         candidates: What was compared, see :func:`~mmcalib.calibration.choose.choose_method`.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
             the part of it that is due to the draw; of other methods nothing.
-        information: See :func:`~mmcalib.posthoc.scaler.information`; None of several labels.
+        information: See :func:`~mmcalib.posthoc.temperature_search.information`; None of several
+            labels.
     """
 
     scaler: Scaler | None
@@ -133,7 +135,8 @@ def check_determined(drawn: DrawnPredictions, information: float | None, *, pixe
 
     Args:
         drawn: The predictions.
-        information: See :func:`~mmcalib.posthoc.scaler.information`; None if it does not matter.
+        information: See :func:`~mmcalib.posthoc.temperature_search.information`; None if it does
+            not matter.
         pixels: Whether they are pixels.
 
     Raises:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mmcalib.calibration.draw import DrawnPredictions
 from mmcalib.errors import UserError
-from mmcalib.posthoc.scaler import LogitScaler, with_other_class
+from mmcalib.posthoc.logits import with_other_class
+from mmcalib.posthoc.scaler import LogitScaler
 
 FOLDS = 5
 # Standard errors from 0: one of 160 independent splits goes beyond it by chance.

@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
+from mmcalib.metrics import expected_calibration_error
+from mmcalib.names import CRITERIA
 from mmcalib.options import check_choice, check_number
-from mmcalib.posthoc.scaler import (
-    BOUNDS,
-    LogitScaler,
-    Rows,
-    best_temperature,
-    gaps_to_top,
+from mmcalib.posthoc.fit_rows import (
     group_sums,
-    rows_of,
+    nll_curvatures,
+    nll_slopes,
+    read_rows,
+    split_rows,
 )
+from mmcalib.posthoc.logits import gaps_to_top
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS, best_temperature
+from mmcalib.predictions.image_predictions import ImagePredictions
 
-CRITERIA = ('nll', 'ece-grid')
-# The paper's grid.
-GRID = tuple(k / 10 for k in range(1, 101))
+# The grid of Guo et al.
+PAPER_TEMPERATURES = tuple(k / 10 for k in range(1, 101))
 
 
 class AffineScaler(LogitScaler):
@@ -44,16 +47,18 @@ class AffineScaler(LogitScaler):
             NotFittedError: Before :meth:`fit`.
             ValueError: If there is no bias that could take up a shift.
         """
-        tensors = self.tensors
-        if bias is None and 'shift' in tensors:
+        learned = self.tensors
+        if bias is None and 'shift' in learned:
             raise UserError('the layer has no bias to absorb the shift of the classes')
-        # An affine map is known by its values at 0 and at each input's weights.
-        shift = self.apply(
-            torch.zeros(1, len(weight), dtype=torch.float64, device='cpu'), **tensors
-        )
-        scaled = self.apply(weight.double().flatten(1).T, **tensors) - shift
-        folded = None if bias is None else self.apply(bias.double()[None], **tensors)[0]
-        return scaled.T.reshape(weight.shape), folded
+        # The values at 0 and at each input's weights determine an affine map.
+        zeros = torch.zeros(1, len(weight), dtype=torch.float64, device='cpu')
+        shift = self.apply(zeros, **learned)
+        weight_of_inputs = weight.double().flatten(1).T
+        folded_weight = self.apply(weight_of_inputs, **learned) - shift
+        folded_weight = folded_weight.T.reshape(weight.shape)
+        if bias is None:
+            return folded_weight, None
+        return folded_weight, self.apply(bias.double()[None], **learned)[0]
 
 
 class TemperatureScaler(AffineScaler):
@@ -72,7 +77,7 @@ class TemperatureScaler(AffineScaler):
     Attributes:
         temperature_: T. It is 0.01 if no prediction is wrong, and 100 if the logits carry no
             information about the labels.
-        at_bound_: Whether it is one of these, or an end of the grid.
+        at_bound_: Whether T is one of these, or an end of the grid.
 
     Raises:
         ValueError: If the criterion is unknown.
@@ -91,7 +96,11 @@ class TemperatureScaler(AffineScaler):
 
     @property
     def at_bound_(self) -> bool:
-        ends = BOUNDS if self.criterion == 'nll' else (GRID[0], GRID[-1])
+        """Whether the temperature is at a bound of the search, or at an end of the grid."""
+        if self.criterion == 'nll':
+            ends = TEMPERATURE_BOUNDS
+        else:
+            ends = (PAPER_TEMPERATURES[0], PAPER_TEMPERATURES[-1])
         return self.tensors['temperature'].item() in ends
 
     def standard_error(self, logits: Any, labels: Any, groups: Any = None) -> float:
@@ -113,30 +122,30 @@ class TemperatureScaler(AffineScaler):
             ValueError: As for :meth:`fit`, or if there is not a group per row.
         """
         temperature = self.tensors['temperature'].item()
-        rows = rows_of(logits, labels, groups)
-        slopes = rows.slopes(1 / temperature)
-        curvatures = rows.curvatures(1 / temperature)
-        slopes, curvature = group_sums(slopes, rows.groups), curvatures.sum().item()
+        rows = read_rows(logits, labels, groups)
+        slopes = group_sums(nll_slopes(rows, 1 / temperature), rows.images)
+        curvature = nll_curvatures(rows, 1 / temperature).sum().item()
         if self.at_bound_ or len(slopes) < 2 or curvature == 0:
             return float('nan')
         return slopes.square().sum().sqrt().item() / curvature * temperature**2
 
-    def _fit(self, rows: Rows) -> dict[str, float]:
-        chosen = best_temperature if self.criterion == 'nll' else least_ece
-        return {'temperature': chosen(rows)}
+    def _fit(self, rows: ImagePredictions) -> dict[str, float]:
+        if self.criterion == 'nll':
+            return {'temperature': best_temperature(rows)}
+        return {'temperature': least_ece_temperature(rows)}
 
 
-def least_ece(rows: Rows) -> float:
-    """Return the first temperature of the grid with the lowest ECE."""
-    from mmcalib.metrics import expected_calibration_error
-
-    correct = (rows.predicted == rows.y).cpu()
+def least_ece_temperature(rows: ImagePredictions) -> float:
+    """Return the first temperature of the paper's grid with the lowest ECE."""
+    correct = (rows.predicted == rows.labels).cpu()
     errors = []
-    for temperature in GRID:
-        gaps = (gaps_to_top(z.double())[0] / temperature for (z,) in rows.parts())
-        conf = torch.cat([part.softmax(dim=1).amax(dim=1) for part in gaps]).cpu()
-        errors.append(expected_calibration_error(conf=conf, correct=correct))
-    return GRID[errors.index(min(errors))]
+    for temperature in PAPER_TEMPERATURES:
+        conf = []
+        for (logits,) in split_rows(rows.logits):
+            scaled = gaps_to_top(logits.double()) / temperature
+            conf.append(scaled.softmax(dim=1).amax(dim=1))
+        errors.append(expected_calibration_error(conf=torch.cat(conf).cpu(), correct=correct))
+    return PAPER_TEMPERATURES[errors.index(min(errors))]
 
 
 class VectorScaler(AffineScaler):
@@ -188,12 +197,13 @@ class VectorScaler(AffineScaler):
         }
 
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        # Which undoes itself; ONNX gets movedim(-1, 1) of maps of any size wrong.
+        # Transpose is its own inverse; ONNX gets movedim(-1, 1) wrong where map sizes are free.
         return (centred(logits).transpose(1, -1) * scale + shift).transpose(1, -1)
 
     def cost(self, scale: Tensor, shift: Tensor) -> Tensor:
-        own = self.diagonal * (scale - 1).square().sum()
-        return len(shift) * (own + self.intercept * shift.square().sum())
+        scale_cost = self.diagonal * (scale - 1).square().sum()
+        shift_cost = self.intercept * shift.square().sum()
+        return len(shift) * (scale_cost + shift_cost)
 
 
 class MatrixScaler(AffineScaler):
@@ -248,16 +258,20 @@ class MatrixScaler(AffineScaler):
         return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)
 
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        own = self.diagonal * (matrix.diagonal() - 1).square().sum()
-        others = (matrix.square().sum() - matrix.diagonal().square().sum()) * (len(shift) - 1)
-        penalty = own + self.off_diagonal * others + self.intercept * shift.square().sum()
-        return len(shift) * penalty
+        num_classes = len(shift)
+        off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
+        diagonal_cost = self.diagonal * (matrix.diagonal() - 1).square().sum()
+        off_diagonal_cost = self.off_diagonal * off_diagonal_squares * (num_classes - 1)
+        shift_cost = self.intercept * shift.square().sum()
+        return num_classes * (diagonal_cost + off_diagonal_cost + shift_cost)
 
 
 def centred(logits: Tensor) -> Tensor:
     """Return logits ``(N, K, *)`` less their mean over the classes, which a softmax ignores.
 
-    Scales per class would make differences between classes of it. A sigmoid's single logit is
-    returned as it is, since its distance from 0 is all it says.
+    Scales of the classes would turn the mean into differences between them. The single logit of a
+    sigmoid is returned as it is, since its distance from 0 has a meaning.
     """
-    return logits if logits.shape[1] == 1 else logits - logits.mean(dim=1, keepdim=True)
+    if logits.shape[1] == 1:
+        return logits
+    return logits - logits.mean(dim=1, keepdim=True)

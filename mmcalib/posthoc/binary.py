@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcalib.posthoc.logits import log_odds
 from mmcalib.posthoc.scaler import LogitScaler
 
 
@@ -30,20 +31,23 @@ class PlattScaler(LogitScaler):
         return {'scale': torch.tensor(1.0, device='cpu'), 'shift': torch.tensor(0.0, device='cpu')}
 
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        return like(log_odds(logits) * scale + shift, logits)
+        scaled_odds = log_odds(logits) * scale + shift
+        return logits_from_odds(scaled_odds, num_logits=logits.shape[1])
 
-    def targets(self, labels: Tensor, number: float) -> Tensor:
-        positive = labels.double().mean().item() * number
-        most, least = (positive + 1) / (positive + 2), 1 / (number - positive + 2)
-        target = torch.where(labels == 1, most, least).double()
+    def targets(self, labels: Tensor, num_effective: float) -> Tensor:
+        num_positive = labels.double().mean().item() * num_effective
+        num_negative = num_effective - num_positive
+        positive_target = (num_positive + 1) / (num_positive + 2)
+        negative_target = 1 / (num_negative + 2)
+        target = torch.where(labels == 1, positive_target, negative_target).double()
         return torch.stack([1 - target, target], dim=1)
 
 
 class BetaScaler(LogitScaler):
     r"""Map the probability p of class 1 to log-odds :math:`a \log p - b \log(1 - p) + c`.
 
-    It is logistic regression with :math:`a, b \ge 0`, so the order of predictions stays. Platt's
-    map is a = b; other ones bend it at one end.
+    It is logistic regression with :math:`a, b \ge 0`, so the order of predictions stays. It is
+    Platt's map if a = b, and bent at one end otherwise.
 
     Source: Kull, Silva Filho and Flach, Beta Calibration, 2017, of three parameters. There a
     negative a or b is set to 0 and the others fitted anew; here they are fitted under the bounds.
@@ -60,12 +64,17 @@ class BetaScaler(LogitScaler):
     bounds = {'rise': (0.0, float('inf')), 'fall': (0.0, float('inf'))}
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {name: torch.tensor(float(name != 'shift'), device='cpu') for name in self.learned}
+        return {
+            'rise': torch.tensor(1.0, device='cpu'),
+            'fall': torch.tensor(1.0, device='cpu'),
+            'shift': torch.tensor(0.0, device='cpu'),
+        }
 
     def apply(self, logits: Tensor, rise: Tensor, fall: Tensor, shift: Tensor) -> Tensor:
         odds = log_odds(logits)
-        # log p as -softplus(-z), since log(sigmoid(z)) of an ONNX runtime loses the digits of p.
-        return like(fall * softplus(odds) - rise * softplus(-odds) + shift, logits)
+        # log p is -softplus(-z), since log(sigmoid(z)) of an ONNX runtime loses the digits of p.
+        scaled_odds = fall * softplus(odds) - rise * softplus(-odds) + shift
+        return logits_from_odds(scaled_odds, num_logits=logits.shape[1])
 
 
 def softplus(odds: Tensor) -> Tensor:
@@ -73,11 +82,8 @@ def softplus(odds: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(odds), odds]).logsumexp(dim=0)
 
 
-def log_odds(logits: Tensor) -> Tensor:
-    """Return the log-odds ``(N, 1, *)`` of class 1: a sigmoid's logit, or the difference of two."""
-    return logits if logits.shape[1] == 1 else logits[:, 1:] - logits[:, :1]
-
-
-def like(odds: Tensor, logits: Tensor) -> Tensor:
-    """Return log-odds as logits of the given head."""
-    return odds if logits.shape[1] == 1 else torch.cat([-odds / 2, odds / 2], dim=1)
+def logits_from_odds(odds: Tensor, *, num_logits: int) -> Tensor:
+    """Return log-odds ``(N, 1, *)`` as the logits of a sigmoid, or of a softmax of two classes."""
+    if num_logits == 1:
+        return odds
+    return torch.cat([-odds / 2, odds / 2], dim=1)

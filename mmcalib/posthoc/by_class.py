@@ -1,8 +1,8 @@
 """Scalings by the predicted class, which keep it.
 
-They are maps of how far the logits lie below the highest. A gap that is 0 stays 0 and one that is
-not stays below it, so ties and the smallest differences come out in the same order; of logits as
-they are, a division may round two to one number.
+They map the gaps between the logits and the highest one. A gap of 0 stays 0 and any other one stays
+below it, so ties and the smallest differences keep their order. A division of the logits themselves
+may round two of them to one number.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from mmcalib.options import check_number
-from mmcalib.posthoc.scaler import BOUNDS, LogitScaler, Rows, gaps_to_top, of_given_head
+from mmcalib.posthoc.fit_rows import effective_weights
+from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS
+from mmcalib.predictions.image_predictions import ImagePredictions
 
-# Of the entries on the diagonal, in units of 1/T, so that a prediction stays above the others.
-LEAST = 1e-3
+# A matrix has at least this on its diagonal, in units of 1/T, so that the predicted class stays
+# above the others.
+LEAST_DIAGONAL = 1e-3
 
 
 class PredictedClassTemperatureScaler(LogitScaler):
@@ -29,8 +34,8 @@ class PredictedClassTemperatureScaler(LogitScaler):
         + \lambda \sum_c (T / T_c - 1)^2
 
     where the :math:`n_c` predictions of a class, such as pixels of a few images, count as the
-    number :math:`N_c` of independent ones that they amount to
-    (:func:`~mmcalib.posthoc.scaler.effective_number`). So a class that is rarely predicted, or in
+    number :math:`N_c` of independent ones that they are worth
+    (:func:`~mmcalib.posthoc.fit_rows.effective_number`). So a class that is rarely predicted, or in
     few images, hardly departs from T, and one that never is has T.
 
     Source: after Frenkel and Goldberger, Network Calibration by Class-based Temperature Scaling,
@@ -40,8 +45,8 @@ class PredictedClassTemperatureScaler(LogitScaler):
         penalty: :math:`\lambda`, in effective predictions.
 
     Attributes:
-        temperature_: ``(K,)``, within [0.01, 100], or 0.01 T and 100 T if T is not; of a sigmoid's
-            logits (2,), of those that are not positive and of the positive ones.
+        temperature_: ``(K,)`` temperatures, within [0.01, 100], or 0.01 T and 100 T if T is not.
+            For the logits of a sigmoid ``(2,)``: of those that are not positive, and of others.
 
     Raises:
         TypeError: If the penalty is no number.
@@ -51,7 +56,8 @@ class PredictedClassTemperatureScaler(LogitScaler):
     method = 'class-temperatures'
     checks = {'penalty': check_number}
     learned = {'temperature': 1}
-    keeps_argmax = by_class = True
+    keeps_argmax = True
+    by_class = True
 
     def __init__(self, *, penalty: float = 10.0) -> None:
         self.penalty = penalty
@@ -59,15 +65,17 @@ class PredictedClassTemperatureScaler(LogitScaler):
     def start(self, num_logits: int) -> dict[str, Tensor]:
         return {'beta': torch.ones(max(num_logits, 2), device='cpu')}
 
-    def learn(self, temperature: float, beta: Tensor) -> dict[str, Tensor]:
-        low, high = BOUNDS
-        if not low <= temperature <= high:  # of cosines, say
-            low, high = low * temperature, high * temperature
+    def learned_parameters(self, temperature: float, beta: Tensor) -> dict[str, Tensor]:
+        low, high = TEMPERATURE_BOUNDS
+        if not low <= temperature <= high:  # Cosines, for example, have a small temperature.
+            low *= temperature
+            high *= temperature
         return {'temperature': (temperature / beta).clamp(low, high)}
 
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
-        gaps, predicted = gaps_to_top(logits)
-        return of_given_head(gaps / temperature[predicted].unsqueeze(1), logits)
+        predicted = top_class(logits)
+        scaled = gaps_to_top(logits) / temperature[predicted].unsqueeze(1)
+        return without_other_class(scaled, num_logits=logits.shape[1])
 
     def cost(self, beta: Tensor) -> Tensor:
         return self.penalty * (beta - 1).square().sum()
@@ -89,7 +97,7 @@ class ClassConditionalScaler(LogitScaler):
         + \lambda_o \sum_{j \ne k} (T A^c_{jk})^2 + \lambda_b \sum_j (b^c_j)^2
 
     where the :math:`n_c` predictions of a class count as the number :math:`N_c` of independent ones
-    that they amount to (:func:`~mmcalib.posthoc.scaler.effective_number`). So a class that is
+    that they are worth (:func:`~mmcalib.posthoc.fit_rows.effective_number`). So a class that is
     rarely predicted, or in few images, hardly departs from its temperature, nor that from the
     single temperature of all.
 
@@ -109,8 +117,8 @@ class ClassConditionalScaler(LogitScaler):
 
     Attributes:
         matrix_: ``(K, K, K)``, A of each predicted class, 0 in its own row and column.
-        shift_: ``(K, K)``, b of each predicted class, 0 for its own. Of a sigmoid's logits both are
-            of two classes.
+        shift_: ``(K, K)``, b of each predicted class, 0 at its own index. For the logits of a
+            sigmoid both are of two classes.
 
     Raises:
         TypeError: If a penalty is no number.
@@ -120,7 +128,8 @@ class ClassConditionalScaler(LogitScaler):
     method = 'class-conditional'
     checks = dict.fromkeys(('diagonal', 'off_diagonal', 'intercept'), check_number)
     learned = {'matrix': 3, 'shift': 2}
-    keeps_argmax = by_class = True
+    keeps_argmax = True
+    by_class = True
 
     def __init__(
         self, *, diagonal: float = 10.0, off_diagonal: float = 200.0, intercept: float = 10.0
@@ -130,57 +139,70 @@ class ClassConditionalScaler(LogitScaler):
         self.intercept = intercept
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
-        gaps, predicted = gaps_to_top(logits)
-        # Not len(), nor a dimension moved: their export to ONNX knows but one size.
-        rows, predicted = (x.reshape(*x.shape[:2], -1) for x in (gaps, predicted.unsqueeze(1)))
-        scaled = rows
+        gaps = gaps_to_top(logits)
+        predicted = top_class(logits).unsqueeze(1)
+        # Neither len() nor a moved axis: their export to ONNX would fix the size of maps.
+        gaps_of_pixels = gaps.reshape(*gaps.shape[:2], -1)
+        predicted = predicted.reshape(*predicted.shape[:2], -1)
+        scaled = gaps_of_pixels
         # A matrix for each prediction would take K times the memory of the logits.
-        for number in range(gaps.shape[1]):
-            own = matrix[number] @ rows - shift[number][:, None]
-            scaled = torch.where(predicted == number, own, scaled)
-        return of_given_head(scaled.reshape(gaps.shape), logits)
+        for label in range(gaps.shape[1]):
+            scaled_by_label = matrix[label] @ gaps_of_pixels - shift[label][:, None]
+            scaled = torch.where(predicted == label, scaled_by_label, scaled)
+        scaled = scaled.reshape(gaps.shape)
+        return without_other_class(scaled, num_logits=logits.shape[1])
 
-    def _fit(self, rows: Rows) -> dict[str, Tensor]:
+    def _fit(self, rows: ImagePredictions) -> dict[str, Tensor]:
         temperatures = PredictedClassTemperatureScaler()._fit(rows)['temperature'].tolist()
-        size, predicted = len(temperatures), rows.predicted
-        of_one = _PredictedAlike(**self.get_params())
-        matrix = torch.zeros(size, size, size, dtype=torch.float64, device='cpu')
-        shift = torch.zeros(size, size, dtype=torch.float64, device='cpu')
+        num_classes = len(temperatures)
+        label_scaler = _OneClassScaler(**self.get_params())
+        matrix_shape = (num_classes, num_classes, num_classes)
+        matrix = torch.zeros(matrix_shape, dtype=torch.float64, device='cpu')
+        shift = torch.zeros(num_classes, num_classes, dtype=torch.float64, device='cpu')
         self.num_effective_ = 0.0
-        for number, temperature in enumerate(temperatures):
-            fitted, own = of_one.start(size), rows.only(predicted == number)
-            if len(own.y):
-                weights = own.weights(1 / temperature)
+        for label, temperature in enumerate(temperatures):
+            label_rows = rows.select(rows.predicted == label)
+            if len(label_rows):
+                weights = effective_weights(label_rows, 1 / temperature)
                 self.num_effective_ += weights.sum().item()
-                fitted = of_one._fitted(own, temperature, weights)
-            learned = of_one.learn(temperature, **fitted)
-            matrix[number], shift[number] = learned['matrix'], learned['shift']
-            matrix[number, number] = matrix[number, :, number] = shift[number, number] = 0
+                fitted = label_scaler._minimize_nll(label_rows, temperature, weights)
+            else:
+                fitted = label_scaler.start(num_classes)
+            learned = label_scaler.learned_parameters(temperature, **fitted)
+            matrix[label] = learned['matrix']
+            shift[label] = learned['shift']
+            # The predicted class itself has no gap.
+            matrix[label, label] = 0
+            matrix[label, :, label] = 0
+            shift[label, label] = 0
         return {'matrix': matrix, 'shift': shift}
 
 
-class _PredictedAlike(ClassConditionalScaler):
-    """The map of one predicted class."""
+class _OneClassScaler(ClassConditionalScaler):
+    """The map of the predictions of one class."""
 
     bounds = {'matrix': (0.0, float('inf')), 'shift': (0.0, float('inf'))}
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
-        size = max(num_logits, 2)
+        num_classes = max(num_logits, 2)
         return {
-            'matrix': (1 - LEAST) * torch.eye(size, device='cpu'),
-            'shift': torch.zeros(size, device='cpu'),
+            'matrix': (1 - LEAST_DIAGONAL) * torch.eye(num_classes, device='cpu'),
+            'shift': torch.zeros(num_classes, device='cpu'),
         }
 
-    def learn(self, temperature: float, matrix: Tensor, shift: Tensor) -> dict[str, Tensor]:
-        matrix = (matrix + LEAST * torch.eye(len(shift), device='cpu').to(matrix)) / temperature
-        return {'matrix': matrix, 'shift': shift}
+    def learned_parameters(
+        self, temperature: float, matrix: Tensor, shift: Tensor
+    ) -> dict[str, Tensor]:
+        least_matrix = LEAST_DIAGONAL * torch.eye(len(shift), device='cpu').to(matrix)
+        return {'matrix': (matrix + least_matrix) / temperature, 'shift': shift}
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
-        gaps, predicted = gaps_to_top(logits)
-        scaled = gaps @ matrix.T - shift
-        return of_given_head(scaled.scatter(1, predicted[:, None], 0.0), logits)
+        scaled = gaps_to_top(logits) @ matrix.T - shift
+        scaled = scaled.scatter(1, top_class(logits)[:, None], 0.0)
+        return without_other_class(scaled, num_logits=logits.shape[1])
 
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        own = self.diagonal * (matrix.diagonal() + LEAST - 1).square().sum()
-        others = matrix.square().sum() - matrix.diagonal().square().sum()
-        return own + self.off_diagonal * others + self.intercept * shift.square().sum()
+        off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
+        diagonal_cost = self.diagonal * (matrix.diagonal() + LEAST_DIAGONAL - 1).square().sum()
+        shift_cost = self.intercept * shift.square().sum()
+        return diagonal_cost + self.off_diagonal * off_diagonal_squares + shift_cost

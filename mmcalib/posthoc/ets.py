@@ -1,4 +1,4 @@
-"""A temperature, mixed with the model's own probabilities and with equal ones."""
+"""A temperature, mixed with the model's own probabilities and with uniform ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.scaler import LogitScaler, Rows, least_sum, of_given_head, with_other_class
+from mmcalib.posthoc.fit_rows import split_rows
+from mmcalib.posthoc.logits import with_other_class, without_other_class
+from mmcalib.posthoc.minimize import minimize_sum
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.image_predictions import ImagePredictions
 
-# The share of equal probabilities stays below 1, which would leave no class ahead.
-MOST_EQUAL = 0.99
+# The weight of uniform probabilities stays below 1, at which no class would be the highest.
+MOST_UNIFORM = 0.99
 
 
 class EnsembleTemperatureScaler(LogitScaler):
@@ -27,38 +31,53 @@ class EnsembleTemperatureScaler(LogitScaler):
 
     Attributes:
         temperature_: T.
-        weights_: ``(3,)``, of the temperature, of the model's own and of equal probabilities.
+        weights_: ``(3,)`` weights of the probabilities with the temperature, of those without one,
+            and of uniform ones.
     """
 
     method = 'ets'
     learned = {'temperature': 0, 'weights': 1}
     keeps_argmax = True
 
-    def learn(self, temperature: float, shares: Tensor) -> dict[str, Tensor]:
-        of_temperature, own, equal = shares / shares.sum()
-        rest = of_temperature + (1 - MOST_EQUAL) * equal
-        weights = torch.stack([rest, own, MOST_EQUAL * equal])
+    def learned_parameters(self, temperature: float, shares: Tensor) -> dict[str, Tensor]:
+        scaled_share, unscaled_share, uniform_share = shares / shares.sum()
+        scaled_weight = scaled_share + (1 - MOST_UNIFORM) * uniform_share
+        weights = torch.stack([scaled_weight, unscaled_share, MOST_UNIFORM * uniform_share])
         return {'temperature': temperature, 'weights': weights}
 
     def apply(self, logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
-        logs = log_parts(logits, temperature) + weights.log().reshape(3, *[1] * logits.ndim)
-        return of_given_head(logs.logsumexp(dim=0), logits)
+        other_axes = [1] * logits.ndim
+        log_weights = weights.log().reshape(3, *other_axes)
+        mixed = (mixed_log_probs(logits, temperature) + log_weights).logsumexp(dim=0)
+        return without_other_class(mixed, num_logits=logits.shape[1])
 
-    def _fitted(self, rows: Rows, temperature: float, weights: Tensor) -> dict[str, Tensor]:
-        """Fit to the likelihoods of the labels, which are a third of the work for 21 classes."""
-        logs = ((log_parts(z.double(), temperature), y) for z, y in rows.parts(rows.y))
-        own = torch.cat([p.gather(2, y.expand(3, -1)[:, :, None])[:, :, 0] for p, y in logs], dim=1)
+    def _minimize_nll(
+        self, rows: ImagePredictions, temperature: float, weights: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the shares with the least NLL.
 
-        def nll(shares: Tensor) -> Tensor:
-            log_weights = self.learn(temperature, shares)['weights'].log()
-            return -(own + log_weights[:, None]).logsumexp(dim=0).mean()
+        It needs the probabilities of the labels alone, which is a third of the work for 21 classes.
+        """
+        label_log_probs = []
+        for logits, labels in split_rows(rows.logits, rows.labels):
+            index = labels.expand(3, -1)[:, :, None]
+            log_probs = mixed_log_probs(logits.double(), temperature)
+            label_log_probs.append(log_probs.gather(2, index)[:, :, 0])
+        label_log_probs = torch.cat(label_log_probs, dim=1)
 
-        # Whose logarithm has a gradient.
-        return least_sum([nll], {'shares': own.new_full((3,), 1 / 3)}, {'shares': (1e-9, 1.0)})
+        def mean_nll(shares: Tensor) -> Tensor:
+            log_weights = self.learned_parameters(temperature, shares)['weights'].log()
+            return -(label_log_probs + log_weights[:, None]).logsumexp(dim=0).mean()
+
+        start = {'shares': label_log_probs.new_full((3,), 1 / 3)}
+        # At 0 the logarithm of a share would have no gradient.
+        return minimize_sum([mean_nll], start, bounds={'shares': (1e-9, 1.0)})
 
 
-def log_parts(logits: Tensor, temperature: Tensor | float) -> Tensor:
+def mixed_log_probs(logits: Tensor, temperature: Tensor | float) -> Tensor:
     """Return the three log-probabilities ``(3, N, K, *)`` that are mixed."""
-    pair = with_other_class(logits)
-    equal = torch.zeros_like(pair) - math.log(pair.shape[1])
-    return torch.stack([(pair / temperature).log_softmax(1), pair.log_softmax(1), equal])
+    logits = with_other_class(logits)
+    scaled = (logits / temperature).log_softmax(dim=1)
+    unscaled = logits.log_softmax(dim=1)
+    uniform = torch.zeros_like(logits) - math.log(logits.shape[1])
+    return torch.stack([scaled, unscaled, uniform])

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.scaler import (
-    LogitScaler,
-    Rows,
-    best_temperature,
+from mmcalib.posthoc.fit_rows import effective_weights, read_rows, split_rows
+from mmcalib.posthoc.logits import (
+    confidence_log_odds,
     gaps_to_top,
-    odds_of,
-    of_given_head,
-    rows_of,
+    top_class,
+    without_other_class,
 )
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import best_temperature
+from mmcalib.predictions.image_predictions import ImagePredictions
 
-# How far a confidence stays above what would make another class as likely.
-AHEAD = 1e-6
+# A confidence stays so far above the one at which another class would be as likely.
+LEAST_LEAD = 1e-6
 
 
 class IsotonicScaler(LogitScaler):
@@ -53,43 +54,72 @@ class IsotonicScaler(LogitScaler):
     learned = {'temperature': 0, 'knots': 1, 'errors': 1}
     keeps_argmax = True
 
-    def _fit(self, rows: Rows) -> dict[str, Any]:
+    def _fit(self, rows: ImagePredictions) -> dict[str, Any]:
         temperature = best_temperature(rows)
-        parts = (split(z.double(), temperature) for (z,) in rows.parts())
-        odds = torch.cat([odds[:, 0] for _, _, _, odds, _ in parts])
-        return self._curve(rows, temperature, odds, rows.predicted != rows.y)
+        odds = []
+        for (logits,) in split_rows(rows.logits):
+            odds.append(split_probabilities(logits.double(), temperature).log_odds[:, 0])
+        return self._fit_curve(rows, temperature, torch.cat(odds), rows.predicted != rows.labels)
 
-    def _curve(self, rows: Rows, temperature: float, odds: Tensor, wrong: Tensor) -> dict[str, Any]:
-        """Return what is learned of log-odds of confidences and of which are wrong."""
-        from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
+    def _fit_curve(
+        self, rows: ImagePredictions, temperature: float, odds: Tensor, is_wrong: Tensor
+    ) -> dict[str, Any]:
+        """Return the learned parameters, by name.
 
-        self.num_effective_ = rows.weights(1 / temperature).sum().item()
-        x, wrong = odds.cpu().numpy(), wrong.double().cpu().numpy()
-        fitted = IsotonicRegression(increasing=False).fit_transform(x, wrong)
-        levels, index, counts = np.unique(fitted, return_inverse=True, return_counts=True)
-        knots = torch.from_numpy(np.bincount(index, weights=x) / counts).flip(0)
+        Args:
+            rows: The predictions.
+            temperature: T.
+            odds: ``(M,)`` log-odds of the confidence at this temperature.
+            is_wrong: ``(M,)`` mask of the wrong predictions.
+        """
+        from sklearn.isotonic import IsotonicRegression  # The import takes a second; few need it.
+
+        self.num_effective_ = effective_weights(rows, 1 / temperature).sum().item()
+        positions = odds.cpu().numpy()
+        errors_of_rows = is_wrong.double().cpu().numpy()
+        regression = IsotonicRegression(increasing=False)
+        error_rates = regression.fit_transform(positions, errors_of_rows)
+        levels, step_index, counts = np.unique(error_rates, return_inverse=True, return_counts=True)
+        centres = np.bincount(step_index, weights=positions) / counts
         least = 1 / (self.num_effective_ + 2)
+        # The levels ascend, so the log-odds of the confidence descend.
+        knots = torch.from_numpy(centres).flip(0)
         errors = torch.from_numpy(levels).flip(0).clamp(least, 1 - least)
         return {'temperature': temperature, 'knots': knots, 'errors': errors}
 
     def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
         """Learn to map a bare confidence to how often it is right, by the curve alone."""
-        rows = rows_of(odds_of(conf), correct, groups)
-        self.num_predictions_, self.num_logits_ = rows.z.shape
-        return self._take(self._curve(rows, 1.0, rows.z[:, 0], rows.y == 0))
+        rows = read_rows(confidence_log_odds(conf), correct, groups)
+        odds = rows.logits[:, 0]
+        self.num_predictions_ = len(rows)
+        self.num_logits_ = 1
+        self._set_parameters(
+            self._fit_curve(rows, temperature=1.0, odds=odds, is_wrong=rows.labels == 0)
+        )
+        return self
 
-    def _of_odds(self, odds: Tensor) -> Tensor:
+    def _confidence_from_odds(self, odds: Tensor) -> Tensor:
         return 1 - interpolate(odds[:, 0], self.tensors['knots'], self.tensors['errors'])
 
     def apply(self, logits: Tensor, temperature: Tensor, knots: Tensor, errors: Tensor) -> Tensor:
-        log_probs, predicted, others, odds, second = split(logits, temperature)
-        wrong = torch.minimum(interpolate(odds, knots, errors), (-second).sigmoid() - AHEAD)
-        scaled = torch.where(predicted, (-wrong).log1p(), wrong.log() + log_probs - others)
-        return of_given_head(scaled, logits)
+        split = split_probabilities(logits, temperature)
+        # The second class has the share s of the others: it is as likely if the error is 1/(1 + s).
+        most_error = (-split.log_second_share).sigmoid() - LEAST_LEAD
+        error = torch.minimum(interpolate(split.log_odds, knots, errors), most_error)
+        log_conf = (-error).log1p()
+        log_others = error.log() + split.log_probs - split.log_others
+        scaled = torch.where(split.is_predicted, log_conf, log_others)
+        return without_other_class(scaled, num_logits=logits.shape[1])
 
 
 def interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
-    """Return the line through ascending knots ``(B,)`` of these heights, level beyond the ends."""
+    """Return the heights of a polyline at some values; it is level beyond its ends.
+
+    Args:
+        values: Positions, of any shape.
+        knots: ``(B,)`` ascending positions of the corners.
+        heights: ``(B,)`` heights of the corners.
+    """
     right = torch.bucketize(values, knots).clamp(max=len(knots) - 1)
     left = (right - 1).clamp(min=0)
     width = (knots[right] - knots[left]).clamp(min=torch.finfo(knots.dtype).tiny)
@@ -97,17 +127,38 @@ def interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
     return heights[left] + share * (heights[right] - heights[left])
 
 
-def split(logits: Tensor, temperature: Tensor | float) -> tuple[Tensor, ...]:
-    """Return log-probabilities ``(N, K, *)``, which is the predicted class, the logarithm of the
-    others' sum, the log-odds of the confidence, and the logarithm of the second one's share of the
-    others.
+class SplitProbabilities(NamedTuple):
+    """The probabilities of predictions, divided into the predicted class and all others.
+
+    Attributes:
+        log_probs: ``(N, K, *)`` log-probabilities.
+        is_predicted: ``(N, K, *)`` mask of the predicted class.
+        log_others: ``(N, 1, *)`` logarithm of the summed probability of all other classes.
+        log_odds: ``(N, 1, *)`` log-odds of the confidence.
+        log_second_share: ``(N, 1, *)`` logarithm of the share of the second class in the others.
     """
-    gaps, best = gaps_to_top(logits)
+
+    log_probs: Tensor
+    is_predicted: Tensor
+    log_others: Tensor
+    log_odds: Tensor
+    log_second_share: Tensor
+
+
+def split_probabilities(logits: Tensor, temperature: Tensor | float) -> SplitProbabilities:
+    """Return the probabilities of logits ``(N, K, *)`` at a temperature, two where K = 1."""
+    gaps = gaps_to_top(logits)
     log_probs = (gaps / temperature).log_softmax(dim=1)
-    # ONNX has no scatter of booleans.
-    classes = torch.arange(gaps.shape[1], device=gaps.device).reshape(-1, *[1] * (gaps.ndim - 2))
-    predicted = classes == best.unsqueeze(1)
-    rest = log_probs.masked_fill(predicted, float('-inf'))
-    others = rest.logsumexp(dim=1, keepdim=True)
-    odds = log_probs.amax(dim=1, keepdim=True) - others
-    return log_probs, predicted, others, odds, rest.amax(dim=1, keepdim=True) - others
+    # A comparison, since ONNX has no scatter of booleans.
+    pixel_axes = [1] * (gaps.ndim - 2)
+    classes = torch.arange(gaps.shape[1], device=gaps.device).reshape(-1, *pixel_axes)
+    is_predicted = classes == top_class(logits).unsqueeze(1)
+    log_probs_of_others = log_probs.masked_fill(is_predicted, float('-inf'))
+    log_others = log_probs_of_others.logsumexp(dim=1, keepdim=True)
+    return SplitProbabilities(
+        log_probs=log_probs,
+        is_predicted=is_predicted,
+        log_others=log_others,
+        log_odds=log_probs.amax(dim=1, keepdim=True) - log_others,
+        log_second_share=log_probs_of_others.amax(dim=1, keepdim=True) - log_others,
+    )

@@ -24,7 +24,7 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import image_risks, measure
 from mmcalib.openmmlab.runner_source import predictions
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.scaler import with_other_class
+from mmcalib.posthoc.logits import with_other_class
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.model import build

@@ -1,0 +1,57 @@
+"""The minimum of a sum of terms of named tensors, by L-BFGS-B and autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor
+
+
+def minimize_sum(
+    terms: Sequence[Callable[..., Tensor | float]],
+    start: Mapping[str, Tensor],
+    bounds: Mapping[str, tuple[float, float]],
+) -> dict[str, Tensor]:
+    """Return the named tensors at which a sum of terms is least.
+
+    Args:
+        terms: Functions of the tensors, by keyword. One is computed after the other, so that one is
+            in memory.
+        start: The tensors to start from.
+        bounds: The least and the largest value of the tensors that have bounds, by name.
+    """
+    sizes = [value.numel() for value in start.values()]
+    flat_start = torch.cat([value.flatten() for value in start.values()]).double()
+    device = flat_start.device
+
+    def split_by_name(flat: Tensor) -> dict[str, Tensor]:
+        tensors = {}
+        for (name, value), part in zip(start.items(), flat.split(sizes), strict=True):
+            tensors[name] = part.view(value.shape)
+        return tensors
+
+    def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf = torch.tensor(flat, device=device, requires_grad=True)
+        total = 0.0
+        for term in terms:
+            value = term(**split_by_name(leaf))
+            if torch.is_tensor(value):
+                value.backward()
+                total += value.item()
+        return total, leaf.grad.cpu().numpy()
+
+    flat_bounds = []
+    for name, size in zip(start, sizes, strict=True):
+        flat_bounds += [bounds.get(name, (None, None))] * size
+    result = scipy.optimize.minimize(
+        value_and_gradient,
+        flat_start.cpu().numpy(),
+        jac=True,
+        method='L-BFGS-B',
+        bounds=flat_bounds,
+        options={'maxiter': 1000, 'maxfun': 2000, 'ftol': 1e-13, 'gtol': 1e-7},
+    )
+    return split_by_name(torch.tensor(result.x, device=device))
