@@ -44,7 +44,7 @@ class OODMetric(ListMetric):
 
     Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
-    ``FPR95`` are its own, and ``AUPR`` is close; docs/results/shift.md reports how close.
+    ``FPR95`` are its own, and ``AUPR`` is close; docs/howto/ood.md says how close.
 
     The scores are those of
     :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:

@@ -33,7 +33,7 @@ class Corrupt:
 
     Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
     and Perturbations", ICLR 2019, in the form for images of any size of Michaelis et al.,
-    "Benchmarking Robustness in Object Detection", 2019; ``docs/results/shift.md`` lists the
+    "Benchmarking Robustness in Object Detection", 2019; ``docs/howto/shift.md`` lists the
     differences. The first two arguments are those of mmdetection's ``Corrupt``.
 
     Args:
