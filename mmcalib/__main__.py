@@ -39,6 +39,8 @@ class Command(NamedTuple):
 COMMANDS = {
     'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
     'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+    'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
+    'visualize': Command('mmcalib.cli.visualize', 'mmcalib.commands.visualize', 'visualize_runs'),
 }
 # Commands whose parser and body are still in their files of tools/.
 UNMOVED = {
@@ -46,10 +48,8 @@ UNMOVED = {
     'convert-efficientnet-lite': 'convert_efficientnet_lite',
     'export': 'export',
     'predict': 'predict',
-    'report': 'report',
     'robustness': 'test_robustness',
     'sweep': 'sweep',
-    'visualize': 'visualize',
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}
 

@@ -1,91 +1,107 @@
-"""Figures of tested runs, out of the files that their tests left."""
+"""Figures of tested runs, drawn from the files that their tests left."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from mmcalib import visualization as drawing
 from mmcalib.errors import UserError
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.names import ECE, NLL, QUALITIES
 from mmcalib.reports.metric_columns import CLEAN
-from mmcalib.reports.row_labels import distinct
-from mmcalib.reports.shifts import corrupted, measures_of
-from mmcalib.reports.tables import rows_of
+from mmcalib.reports.row_labels import distinct_names
+from mmcalib.reports.shifts import common_metrics, corruption_tests
+from mmcalib.reports.tables import Row, table_rows
 from mmcalib.reports.tested_runs import TestedRun, read_runs
 from mmcalib.runs.record import Record, check_shape, model_label, read_json
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    draw_boundary_curves,
+    draw_confidence_maps,
+    draw_image_calibration,
+    draw_image_risk,
+    draw_reliability,
+    draw_risk_coverage,
+    draw_severity,
+    draw_sweep,
+    read_image_scores,
+)
 
 # What a figure of a sweep is drawn from, see mmcalib.runs.record.check_shape.
-ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
-SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [ROW]}
-# Of tests under shift: the caption of a figure, and its metrics.
+SWEEP_ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
+SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [SWEEP_ROW]}
+STATISTICS_HINT = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
+MAPS_HINT = 'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it there'
+SHIFT_HINT = 'name the work dir of tools/test_robustness.py'
+
+
+@dataclass(frozen=True)
+class ShiftFigure:
+    """Figure of tests under shift: its caption, and the metrics that it may have."""
+
+    caption: str
+    keys: Sequence[str]
+
+
 SHIFT_FIGURES = {
-    'boxes': ('Corruptions by severity', (*QUALITIES, ECE, NLL)),
-    'lines': ('Mean over corruptions by severity', (ECE, NLL)),
+    'boxes': ShiftFigure('Corruptions by severity', (*QUALITIES, ECE, NLL)),
+    'lines': ShiftFigure('Mean over corruptions by severity', (ECE, NLL)),
 }
 
 
-def figure(
-    kind: str, paths: Sequence[str | Path], names: Sequence[str] | None = None, **options
+def figure_of(
+    kind: str, paths: Sequence[str | Path], names: Sequence[str] | None = None, **drawing
 ) -> Figure:
     """Draw a figure of tested runs.
 
     Args:
-        kind: One of :data:`FIGURES`.
+        kind: Key of :data:`FIGURE_KINDS`.
         paths: Work dirs, or the files in them.
-        names: Of the runs; None for their losses.
-        options: Of the kind's drawing.
+        names: Name of each run, None for its loss.
+        drawing: Options of the function that draws this kind.
 
     Raises:
         FileNotFoundError: If a file is missing, saying how to get it.
         ValueError: If one is broken, or there is nothing to draw.
     """
-    names = names_of(paths, names)
-    found = [load(kind, path) for path in paths]
-    return draw(kind, dict(zip(names, found, strict=True)), **options)
+    names = run_names(paths, names)
+    contents = [read_file(kind, path) for path in paths]
+    return draw_figure(kind, dict(zip(names, contents, strict=True)), **drawing)
 
 
-def load(kind: str, path: str | Path) -> object:
-    """Return what a figure of a kind is drawn from: a file, or that of a work dir.
+def read_file(kind: str, path: str | Path) -> Any:
+    """Return what a kind of figure is drawn from: the content of a file, or of one in a work dir.
 
     Raises:
         FileNotFoundError: If it is not there, saying how to get it.
         ValueError: If it is cut off, or another one.
     """
-    name, read, _ = FIGURES[kind]
-    path = Path(path)
-    is_named = path.suffix and not path.is_dir()
-    file = path if is_named else path / name
-    if not (file.is_file() if name else file.is_dir()):
-        raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
-    return read(file)
+    figure_kind = FIGURE_KINDS[kind]
+    is_file_named = Path(path).suffix and not Path(path).is_dir()
+    file = Path(path) if is_file_named else Path(path, figure_kind.file)
+    exists = file.is_file() if figure_kind.file else file.is_dir()
+    if not exists:
+        raise FileNotFoundError(f'there is no {file}: {figure_kind.hint}')
+    return figure_kind.read(file)
 
 
-def _record_in(folder: Path) -> Record | None:
-    """Return the record of a test, without which the file of a figure can be whole."""
-    try:
-        return Record.read(folder / RESULTS)
-    except (OSError, ValueError):
-        return None
-
-
-def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
-    """Draw what :func:`load` returned of some runs, by their names.
+def draw_figure(kind: str, runs: Mapping[str, Any], **drawing) -> Figure:
+    """Draw what :func:`read_file` returned for some runs, by their names.
 
     Raises:
         ValueError: If there is nothing to draw.
     """
-    _, _, function = FIGURES[kind]
-    return function(runs, **options)
+    return FIGURE_KINDS[kind].draw(runs, **drawing)
 
 
-def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
+def run_names(paths: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
     """Return the names of runs: the given ones, else their losses.
 
     Runs of one loss have their seeds behind it where these differ, else their paths, without the
@@ -98,27 +114,41 @@ def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) ->
         if len(set(names)) != len(paths):
             raise UserError(f'{len(paths)} runs require as many names, got {sorted(set(names))}')
         return list(names)
-    short = _told_apart([Path(path) for path in paths])
-    found = [_record_in(path if path.is_dir() else path.parent) for path in map(Path, paths)]
-    labels = [
-        model_label(each.model, experiment=each.experiment) if each else path
-        for each, path in zip(found, short, strict=True)
-    ]
-    seeds = [{'seed': each and each.seed} for each in found]
-    return distinct(distinct(labels, seeds), [{'path': path} for path in short])
+    short_paths = distinct_paths(paths)
+    labels = []
+    seeds = []
+    for path, short_path in zip(paths, short_paths, strict=True):
+        record = _record_in(Path(path) if Path(path).is_dir() else Path(path).parent)
+        if record is None:
+            labels.append(short_path)
+            seeds.append({'seed': None})
+        else:
+            labels.append(model_label(record.model, experiment=record.experiment))
+            seeds.append({'seed': record.seed})
+    labels = distinct_names(labels, seeds)
+    return distinct_names(labels, [{'path': short_path} for short_path in short_paths])
 
 
-def _told_apart(paths: Sequence[Path]) -> list[str]:
+def _record_in(folder: Path) -> Record | None:
+    """Return the record of a test, None if it is broken: the file of a figure may be whole."""
+    try:
+        return Record.read(folder / RESULTS)
+    except (OSError, ValueError):
+        return None
+
+
+def distinct_paths(paths: Sequence[str | Path]) -> list[str]:
     """Return paths without the folders that all of them begin and end with."""
-    parts = [[*path.parts] for path in paths]
-    for end in (0, -1):
-        while min(map(len, parts)) > 1 < len(parts) and len({each[end] for each in parts}) == 1:
-            for each in parts:
-                del each[end]
-    return [str(Path(*each)) for each in parts]
+    parts = [list(Path(path).parts) for path in paths]
+    if len(paths) > 1:
+        for end in (0, -1):
+            while min(map(len, parts)) > 1 and len({path_parts[end] for path_parts in parts}) == 1:
+                for path_parts in parts:
+                    del path_parts[end]
+    return [str(Path(*path_parts)) for path_parts in parts]
 
 
-def _robustness(
+def draw_robustness(
     runs: Mapping[str, Sequence[TestedRun]],
     *,
     figure: str = 'boxes',
@@ -128,34 +158,57 @@ def _robustness(
 
     Args:
         runs: Tests under shift; those that differ only in their seed are drawn as one.
-        figure: One of :data:`SHIFT_FIGURES`.
+        figure: Key of :data:`SHIFT_FIGURES`.
         only: Labels of the rows to draw, in this order; None for all.
     """
-    rows, _ = rows_of([run for found in runs.values() for run in found])
-    rows = {row.label: row for row in rows}
-    for name in only or ():
-        if name not in rows:
-            raise UserError(f'--only: no checkpoint is named {name!r}; there are {[*rows]}')
-    drawn, tests = {}, []
-    for name in only or rows:
-        drawn[name] = defaultdict(list)
-        for test in (t for run in rows[name].runs for t in (run.tests[0], *corrupted(run.tests))):
-            drawn[name][test['severity']].append(test['metrics'])
-            tests.append(test)
-    _, wanted = SHIFT_FIGURES[figure]
-    keys = [key for key in wanted if key in measures_of(tests)]
-    return drawing.draw_severity(drawn, keys, figure=figure)
+    all_runs = []
+    for runs_below in runs.values():
+        all_runs += runs_below
+    rows, _ = table_rows(all_runs)
+    rows_by_label = {row.label: row for row in rows}
+    labels = list(rows_by_label) if only is None else only
+    metrics_by_severity = {}
+    tests = []
+    for label in labels:
+        if label not in rows_by_label:
+            raise UserError(
+                f'--only: no checkpoint is named {label!r}; there are {list(rows_by_label)}'
+            )
+        row_tests = _drawn_tests(rows_by_label[label])
+        tests += row_tests
+        metrics_by_severity[label] = defaultdict(list)
+        for test in row_tests:
+            metrics_by_severity[label][test['severity']].append(test['metrics'])
+    measured = common_metrics(tests)
+    keys = [key for key in SHIFT_FIGURES[figure].keys if key in measured]
+    return draw_severity(metrics_by_severity, keys, figure=figure)
 
 
-def _shifted(folder: Path) -> list[TestedRun]:
+def _drawn_tests(row: Row) -> list[Mapping]:
+    """Return the tests on clean data and on corruptions, of all seeds of a row."""
+    tests = []
+    for run in row.runs:
+        tests += [run.tests[0], *corruption_tests(run.tests)]
+    return tests
+
+
+def read_shifted_runs(folder: Path) -> list[TestedRun]:
+    """Return the tests under shift below a folder, a run for each model.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
     paths = sorted(folder.rglob(f'{CLEAN}/{RESULTS}'))
     if not paths:
-        raise FileNotFoundError(f'there is no test below {folder}: {HINTS[""]}')
-    return [run for path in paths for run in read_runs(path)]
+        raise FileNotFoundError(f'there is no test below {folder}: {SHIFT_HINT}')
+    runs = []
+    for path in paths:
+        runs += read_runs(path)
+    return runs
 
 
 def read_sweep(path: Path) -> dict:
-    """Return what a ``sweep.json`` holds.
+    """Return the content of a ``sweep.json``.
 
     Raises:
         ValueError: If it is cut off, or something else.
@@ -168,27 +221,44 @@ def read_sweep(path: Path) -> dict:
     return content
 
 
-# By the file of a work dir: where it comes from.
-HINTS = {
-    STATISTICS: "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')",
-    MAPS: 'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it there',
-    'images.csv': "a test with ImageScoreMetric(out_file='images.csv') in its evaluator writes it",
-    '': 'name the work dir of tools/test_robustness.py',
-    SWEEP: 'tools/sweep.py writes it',
-}
-# By kind: the file of a work dir, or none for the work dir itself; its reader; its drawing.
-FIGURES = {
-    'reliability': (STATISTICS, CalibrationStatistics.load, drawing.draw_reliability),
-    'by-image': (STATISTICS, CalibrationStatistics.load, drawing.draw_image_calibration),
-    'risk': (STATISTICS, CalibrationStatistics.load, drawing.draw_risk_coverage),
-    'boundary': (STATISTICS, CalibrationStatistics.load, drawing.draw_boundary_curves),
-    'maps': (MAPS, drawing.ConfidenceMaps.load, drawing.draw_confidence_maps),
-    'worst': (
-        MAPS,
-        drawing.ConfidenceMaps.load,
-        partial(drawing.draw_confidence_maps, worst=True),
+@dataclass(frozen=True)
+class FigureKind:
+    """Kind of figure, and how it is drawn from what tests leave.
+
+    Attributes:
+        file: Name of the file in a work dir; empty for the work dir itself.
+        read: Function that returns the content of such a file.
+        draw: Function that draws contents by the names of their runs.
+        hint: How to get the file, for an error.
+    """
+
+    file: str
+    read: Callable[[Path], Any]
+    draw: Callable[..., Figure]
+    hint: str
+
+
+FIGURE_KINDS = {
+    'reliability': FigureKind(
+        STATISTICS, CalibrationStatistics.load, draw_reliability, STATISTICS_HINT
     ),
-    'images': ('images.csv', drawing.read_image_scores, drawing.draw_image_risk),
-    'robustness': ('', _shifted, _robustness),
-    'sweep': (SWEEP, read_sweep, drawing.draw_sweep),
+    'by-image': FigureKind(
+        STATISTICS, CalibrationStatistics.load, draw_image_calibration, STATISTICS_HINT
+    ),
+    'risk': FigureKind(STATISTICS, CalibrationStatistics.load, draw_risk_coverage, STATISTICS_HINT),
+    'boundary': FigureKind(
+        STATISTICS, CalibrationStatistics.load, draw_boundary_curves, STATISTICS_HINT
+    ),
+    'maps': FigureKind(MAPS, ConfidenceMaps.load, draw_confidence_maps, MAPS_HINT),
+    'worst': FigureKind(
+        MAPS, ConfidenceMaps.load, partial(draw_confidence_maps, worst=True), MAPS_HINT
+    ),
+    'images': FigureKind(
+        'images.csv',
+        read_image_scores,
+        draw_image_risk,
+        "a test with ImageScoreMetric(out_file='images.csv') in its evaluator writes it",
+    ),
+    'robustness': FigureKind('', read_shifted_runs, draw_robustness, SHIFT_HINT),
+    'sweep': FigureKind(SWEEP, read_sweep, draw_sweep, 'tools/sweep.py writes it'),
 }

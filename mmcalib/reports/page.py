@@ -6,27 +6,69 @@ import base64
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
 from mmcalib import __version__
-from mmcalib.reports import figures
-from mmcalib.reports.formats import runs_text
+from mmcalib.reports.figures import SHIFT_FIGURES, draw_figure, read_file
+from mmcalib.reports.formats import table_of_runs
 from mmcalib.reports.tables import Row, Table
-from mmcalib.reports.tested_runs import TestedRun, sweep_of
+from mmcalib.reports.tested_runs import TestedRun, sweep_folder
 from mmcalib.tables import TextTable
 from mmcalib.visualization.style import save_figure
 
 DPI = 110
-LONGEST = 60  # letters of a caption, which may have a long path, in the name of a file
-OF_CLASSES = ('predicted class', 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count')
+PIXELS_PER_INCH = 96  # by CSS
+LONGEST_FILE_NAME = 60  # letters of a caption, which may have a long path
+CLASS_HEADINGS = ('predicted class', 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count')
 TEMPLATES = Path(__file__).parent / 'templates'
 PATH_SEPARATORS = re.compile('([/_-])')
+
+
+@dataclass
+class PageFigure:
+    """Figure that a page is to have.
+
+    Attributes:
+        caption: Text above it.
+        kind: Key of :data:`~mmcalib.reports.figures.FIGURE_KINDS`.
+        runs: What it is drawn from, by the names of the runs.
+        drawing: Options of the function that draws it.
+    """
+
+    caption: str
+    kind: str
+    runs: Mapping[str, Any]
+    drawing: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Section:
+    """Part of a page.
+
+    Attributes:
+        name: Heading.
+        table: Table as HTML, empty for none.
+        notes: Lines below the table.
+        class_tables: Titles of the tables of a run's classes, and these as HTML.
+        figures: Figures to draw.
+        pictures: Captions, widths in pixels and PNG data of the drawn figures.
+    """
+
+    name: str
+    table: str = ''
+    notes: list[str] = field(default_factory=list)
+    class_tables: list[tuple[str, str]] = field(default_factory=list)
+    figures: list[PageFigure] = field(default_factory=list)
+    pictures: list[dict[str, Any]] = field(default_factory=list)
 
 
 def environment(folder: Path = TEMPLATES) -> Environment:
@@ -44,7 +86,7 @@ def _break_at_separators(text: str) -> Markup:
 
 def page_of(
     tables: Sequence[Table],
-    others: Sequence[str],
+    excluded: Sequence[str],
     runs: Sequence[TestedRun],
     *,
     folder: str | Path | None = None,
@@ -55,140 +97,180 @@ def page_of(
     Each data set and network has its table, those of single classes where a test measured them, the
     reliability diagram of one run of each loss, and for segmentors the images that those runs
     share and the worst of each. Tests on shifted data have their metrics by severity, and sweeps
-    their curves. What a figure cannot be drawn from, because it is missing, broken or not yet far
-    enough, is left out of it and named.
+    their curves. A figure whose file is missing, broken or not yet far enough is left out, and
+    named.
 
     Args:
-        tables: Of :func:`mmcalib.reports.tables.tables_of`.
-        others: What is in none of them, of :func:`mmcalib.reports.tested_runs.find_runs`.
-        runs: Of the same, for the sweeps that they are part of.
-        folder: Into which the page's figures are also written; None for none.
-        figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
+        tables: Tables that :func:`mmcalib.reports.tables.tables_of` returned.
+        excluded: Line for each reason for which runs are in no table, as
+            :func:`mmcalib.reports.tested_runs.find_runs` returned them.
+        runs: Runs that it returned, for the sweeps that they are part of.
+        folder: Folder for files of the page's figures, None to write none.
+        figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, for the files there.
     """
-    sections = [*map(_of_table, tables), _of_sweeps(runs)]
-    drawn = 0
+    sections = [_section_of_table(table) for table in tables]
+    sections.append(_section_of_sweeps(runs))
+    num_drawn = 0
     for section in track(sections, 'Drawing', transient=True, console=Console(stderr=True)):
-        section['figures'] = []
-        for caption, kind, found, options in section['wanted']:
-            if not found:
-                continue
+        for page_figure in section.figures:
             try:
-                figure = figures.draw(kind, found, **options)
+                figure = draw_figure(page_figure.kind, page_figure.runs, **page_figure.drawing)
             except ValueError as error:
-                section['notes'].append(f'{caption} is not drawn: {error}.')
+                section.notes.append(f'{page_figure.caption} is not drawn: {error}.')
                 continue
-            drawn += 1
-            if folder:
-                name = re.sub(r'\W+', '_', caption).strip('_').lower()[:LONGEST]
-                save_figure(figure, Path(folder, f'{drawn:02}_{name}.{figure_format}'))
-            file = io.BytesIO()
-            figure.savefig(file, format='png', dpi=DPI)
-            data = base64.b64encode(file.getvalue()).decode()
-            width = round(figure.get_figwidth() * 96)
-            section['figures'].append({'caption': caption, 'width': width, 'data': data})
-    return (
-        environment()
-        .get_template('report.html')
-        .render(
-            title='Calibration report',
-            sections=sections,
-            others=others,
-            version=__version__,
-            date=datetime.now().astimezone().isoformat(' ', 'minutes'),
-        )
+            num_drawn += 1
+            if folder is not None:
+                name = f'{num_drawn:02}_{_file_name(page_figure.caption)}.{figure_format}'
+                save_figure(figure, Path(folder, name))
+            section.pictures.append(_picture(figure, page_figure.caption))
+    template = environment().get_template('report.html')
+    return template.render(
+        title='Calibration report',
+        sections=sections,
+        excluded=excluded,
+        version=__version__,
+        date=datetime.now().astimezone().isoformat(' ', 'minutes'),
     )
 
 
-def _of_table(table: Table) -> dict:
-    """Return a table, its figures by caption, kind, runs and options, and its tables of classes."""
-    kinds = {(run.kind, run.record.split) for row in table.rows for run in row.runs}
-    section = dict(name=table.name, table=runs_text(table, 'html'), notes=[*table.notes], wanted=[])
-    if kinds == {('under shift', 'test')}:
-        rows = {row.label: row.runs for row in table.rows}
-        section['wanted'] = [
-            (caption, 'robustness', rows, {'figure': figure})
-            for figure, (caption, _) in figures.SHIFT_FIGURES.items()
-        ]
-    if kinds != {('', 'test')}:
-        return section
-    paths = {row.label: {_run_name(row, run): run.path for run in row.runs} for row in table.rows}
-    statistics = _first_of_each('reliability', paths, section['notes'])
-    maps = _first_of_each('maps', paths, section['notes'])
-    if missing := [label for label, names in paths.items() if not {*names} & {*statistics}]:
-        why = 'calibration was not measured, or the file is missing'
-        section['notes'].append(f'No reliability diagram, since {why}: {", ".join(missing)}.')
-    numbers = {
-        name: f'{name} (1 of {len(names)} runs)' if len(names) > 1 else name
-        for names in paths.values()
-        for name in names
+def _file_name(caption: str) -> str:
+    return re.sub(r'\W+', '_', caption).strip('_').lower()[:LONGEST_FILE_NAME]
+
+
+def _picture(figure: Figure, caption: str) -> dict[str, Any]:
+    """Return a figure as the template shows it: its caption, width and PNG data."""
+    file = io.BytesIO()
+    figure.savefig(file, format='png', dpi=DPI)
+    return {
+        'caption': caption,
+        'width': round(figure.get_figwidth() * PIXELS_PER_INCH),
+        'data': base64.b64encode(file.getvalue()).decode(),
     }
-    several = statistics if len(statistics) > 1 else {}
-    distances = {k: each for k, each in statistics.items() if each.distance_bins is not None}
-    section['wanted'] = [
-        *(
-            (f'Reliability, {numbers[k]}', 'reliability', {k: each}, {})
-            for k, each in statistics.items()
-        ),
-        ('The same in one panel', 'reliability', several, {'overlay': True}),
-        ('ECE by distance from the nearest boundary', 'boundary', distances, {}),
-        ('Confidence maps, one run of each loss', 'maps', maps, {}),
-        *(
-            (f'Worst-calibrated test images, {numbers[k]}', 'worst', {k: each}, {})
-            for k, each in maps.items()
-            if each.worst
-        ),
-    ]
-    section['details'] = [
-        (f'Each predicted class, {numbers[_run_name(row, row.runs[0])]}', _of_classes(each))
-        for row in table.rows
-        for each in row.runs[0].record.strata.get('per_class', {}).values()
-    ]
+
+
+def _section_of_table(table: Table) -> Section:
+    """Return the section of a table, with its figures and its tables of classes."""
+    section = Section(
+        name=table.name, table=table_of_runs(table).write('html'), notes=list(table.notes)
+    )
+    kinds = {(run.kind, run.record.split) for row in table.rows for run in row.runs}
+    if kinds == {('under shift', 'test')}:
+        runs = {row.label: row.runs for row in table.rows}
+        for name, shift_figure in SHIFT_FIGURES.items():
+            section.figures.append(
+                PageFigure(shift_figure.caption, 'robustness', runs, {'figure': name})
+            )
+    if kinds == {('', 'test')}:
+        _add_test_figures(section, table.rows)
+        _add_class_tables(section, table.rows)
     return section
+
+
+def _add_test_figures(section: Section, rows: Sequence[Row]) -> None:
+    """Add the figures of tests on test data: one run of each row, and all of these together."""
+    paths_by_row = {}
+    titles = {}
+    for row in rows:
+        paths_by_row[row.label] = {_run_name(row, run): run.path for run in row.runs}
+        titles |= {_run_name(row, run): _run_title(row, run) for run in row.runs}
+    statistics = _read_first_whole('reliability', paths_by_row, section.notes)
+    maps = _read_first_whole('maps', paths_by_row, section.notes)
+    without_statistics = [
+        label for label, paths in paths_by_row.items() if not paths.keys() & statistics.keys()
+    ]
+    if without_statistics:
+        reason = 'calibration was not measured, or the file is missing'
+        labels = ', '.join(without_statistics)
+        section.notes.append(f'No reliability diagram, since {reason}: {labels}.')
+    for name, run_statistics in statistics.items():
+        caption = f'Reliability, {titles[name]}'
+        section.figures.append(PageFigure(caption, 'reliability', {name: run_statistics}))
+    if len(statistics) > 1:
+        caption = 'The same in one panel'
+        section.figures.append(PageFigure(caption, 'reliability', statistics, {'overlay': True}))
+    with_distances = {
+        name: run_statistics
+        for name, run_statistics in statistics.items()
+        if run_statistics.distance_bins is not None
+    }
+    if with_distances:
+        caption = 'ECE by distance from the nearest boundary'
+        section.figures.append(PageFigure(caption, 'boundary', with_distances))
+    if maps:
+        section.figures.append(PageFigure('Confidence maps, one run of each loss', 'maps', maps))
+    for name, run_maps in maps.items():
+        if run_maps.worst:
+            caption = f'Worst-calibrated test images, {titles[name]}'
+            section.figures.append(PageFigure(caption, 'worst', {name: run_maps}))
+
+
+def _add_class_tables(section: Section, rows: Sequence[Row]) -> None:
+    """Add the tables of the predicted classes, of the first run of each row."""
+    for row in rows:
+        run = row.runs[0]
+        title = f'Each predicted class, {_run_title(row, run)}'
+        for columns in run.record.strata.get('per_class', {}).values():
+            section.class_tables.append((title, _class_table(columns).write('html')))
 
 
 def _run_name(row: Row, run: TestedRun) -> str:
     """Return a row's label, and which run of the row it is if there are several."""
     if len(row.runs) == 1:
         return row.label
-    which = run.path if run.record.seed is None else f'seed={run.record.seed}'
-    return f'{row.label}, {which}'
+    run_name = run.path if run.record.seed is None else f'seed={run.record.seed}'
+    return f'{row.label}, {run_name}'
 
 
-def _of_classes(measured: Mapping) -> str:
+def _run_title(row: Row, run: TestedRun) -> str:
+    """Return a run's name, and of how many runs it is one."""
+    name = _run_name(row, run)
+    return name if len(row.runs) == 1 else f'{name} (1 of {len(row.runs)} runs)'
+
+
+def _class_table(columns: Mapping[str, Sequence]) -> TextTable:
     """Return the table of what a record has of each predicted class."""
-    columns = [measured[key] for key in ('ECE', 'accuracy', 'confidence')]
-    cells = [['nan' if v is None else f'{v:.2f}' for v in column] for column in columns]
-    counts = [f'{count:,}' for count in measured['count']]
-    rows = zip(measured['classes'], *cells, counts, strict=True)
-    return TextTable(OF_CLASSES, [*rows]).write('html')
+    rows = []
+    for class_name, *values, count in zip(
+        columns['classes'],
+        columns['ECE'],
+        columns['accuracy'],
+        columns['confidence'],
+        columns['count'],
+        strict=True,
+    ):
+        cells = ['nan' if value is None else f'{value:.2f}' for value in values]
+        rows.append([class_name, *cells, f'{count:,}'])
+    return TextTable(CLASS_HEADINGS, rows)
 
 
-def _first_of_each(kind: str, rows: Mapping[str, Mapping], notes: list[str]) -> dict:
-    """Return what the first run of each row with a whole file has, by its name in the row.
+def _read_first_whole(
+    kind: str, paths_by_row: Mapping[str, Mapping[str, str | Path]], notes: list[str]
+) -> dict[str, Any]:
+    """Return the content of the first whole file of each row, by the name of its run.
 
     Args:
-        kind: Of a figure.
-        rows: The folders of the runs, by their names.
-        notes: Gets a line for each broken file.
+        kind: Kind of the figure that is drawn from the files.
+        paths_by_row: Folder of each run by its name, for each row.
+        notes: Lines of the section, to which one is added for each broken file.
     """
-    found = {}
-    for paths in rows.values():
+    contents = {}
+    for paths in paths_by_row.values():
         for name, path in paths.items():
             try:
-                found[name] = figures.load(kind, path)
+                contents[name] = read_file(kind, path)
                 break
             except FileNotFoundError:
                 continue
             except ValueError as error:
                 notes.append(f'{error}.')
-    return found
+    return contents
 
 
-def _of_sweeps(runs: Sequence[TestedRun]) -> dict:
-    """Return the figures of the sweeps that runs are part of."""
-    section, folders = dict(name='Sweeps', notes=[]), {sweep_of(run.path) for run in runs} - {None}
-    found = _first_of_each('sweep', {f: {f: f} for f in sorted(folders)}, section['notes'])
-    section['wanted'] = [
-        (f'Sweep, {f}', 'sweep', {sweep['loss']: sweep}, {}) for f, sweep in found.items()
-    ]
+def _section_of_sweeps(runs: Sequence[TestedRun]) -> Section:
+    """Return the section of the sweeps that runs are part of."""
+    section = Section('Sweeps')
+    folders = {sweep_folder(run.path) for run in runs} - {None}
+    folder_by_row = {str(folder): {str(folder): folder} for folder in sorted(folders)}
+    for name, sweep in _read_first_whole('sweep', folder_by_row, section.notes).items():
+        section.figures.append(PageFigure(f'Sweep, {name}', 'sweep', {sweep['loss']: sweep}))
     return section

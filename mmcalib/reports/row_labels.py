@@ -1,80 +1,101 @@
-"""What tells configs apart, as ``key=value``."""
+"""Labels of rows and tables: the settings in which configs differ, as ``key=value``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
-Place = tuple[str, ...]
+KeyPath = tuple[str, ...]
 ABSENT = '–'
 
 
-def distinct(names: Sequence[str], configs: Sequence[Mapping]) -> list[str]:
-    """Return names, those that several configs have with the settings in which these differ."""
-    found = list(names)
+def distinct_names(names: Sequence[str], configs: Sequence[Mapping]) -> list[str]:
+    """Return names; equal ones get the settings in which their configs differ."""
+    labels = list(names)
     for name in dict.fromkeys(names):
-        places = [number for number, each in enumerate(names) if each == name]
-        told = told_apart([configs[number] for number in places])
-        for number, words in zip(places, told, strict=True):
-            found[number] = ', '.join([name, *words])
-    return found
+        indices = [index for index, other in enumerate(names) if other == name]
+        differences = differing_settings([configs[index] for index in indices])
+        for index, settings in zip(indices, differences, strict=True):
+            labels[index] = ', '.join([name, *settings])
+    return labels
 
 
-def told_apart(configs: Sequence[Mapping]) -> list[list[str]]:
-    """Return what each config has otherwise than most, such as ``max_epochs=30``.
+def differing_settings(configs: Sequence[Mapping]) -> list[list[str]]:
+    """Return the settings that each config has otherwise than most, such as ``max_epochs=30``.
 
-    What no single majority shares is said of each config.
+    Where no single value is in most configs, each config has its own in the result.
 
     Args:
         configs: Nested mappings and lists, in JSON's types.
     """
-    settings = [flatten(config) for config in configs]
-    said: list[list[str]] = [[] for _ in configs]
-    for place in dict.fromkeys(place for each in settings for place in each):
-        part = (*place[:-1], 'type')
-        is_part = place != part and any(part in each for each in settings)
-        # The options of what is not there need no word.
-        there = [n for n, each in enumerate(settings) if part in each or not is_part]
-        texts = {n: key_and_value(place, settings[n].get(place, ABSENT)) for n in there}
-        (most, count), *others = Counter(texts.values()).most_common(2)
-        if others:
-            is_usual = count > others[0][1]
-            for n, text in texts.items():
-                if not (is_usual and text == most):
-                    said[n].append(text)
-    return said
+    all_settings = [flatten(config) for config in configs]
+    differences: list[list[str]] = [[] for _ in configs]
+    for path in dict.fromkeys(chain.from_iterable(all_settings)):
+        texts = _texts_at(path, all_settings)
+        counts = Counter(texts.values()).most_common(2)
+        if len(counts) < 2:
+            continue
+        (most_common, count), (_, next_count) = counts
+        usual = most_common if count > next_count else None
+        for index, text in texts.items():
+            if text != usual:
+                differences[index].append(text)
+    return differences
 
 
-def flatten(node: object, place: Place = ()) -> dict[Place, object]:
-    """Return the settings of a config by their places in it.
+def _texts_at(path: KeyPath, all_settings: Sequence[Mapping[KeyPath, object]]) -> dict[int, str]:
+    """Return the setting at a path as text, by the index of the config.
 
-    What a list holds is known by its type, so that a transform more does not move the others.
+    Where a part of the config is missing, its type alone is said to be absent: its options are not.
     """
-    if isinstance(node, list) and len(node) == 1 and isinstance(node[0], list):
-        node = node[0]
-    if isinstance(node, list) and all(_is_part(item) for item in node):
-        seen, parts = Counter(), {}
-        for each in node:
-            seen[each['type']] += 1
-            number = f' {seen[each["type"]]}' if seen[each['type']] > 1 else ''
-            parts[f'{each["type"]}{number}'] = each
-        node = parts
-    if not isinstance(node, Mapping):
-        return {} if node is None else {place: node}
+    type_path = (*path[:-1], 'type')
+    is_option = path != type_path and any(type_path in settings for settings in all_settings)
     return {
-        inner: value
-        for key, item in node.items()
-        for inner, value in flatten(item, (*place, str(key))).items()
+        index: key_and_value(path, settings.get(path, ABSENT))
+        for index, settings in enumerate(all_settings)
+        if type_path in settings or not is_option
     }
+
+
+def flatten(node: object, path: KeyPath = ()) -> dict[KeyPath, object]:
+    """Return the settings of a config by their paths of keys.
+
+    A part in a list is known by its type, so that one transform more does not move the others.
+    """
+    node = _by_type(node)
+    if node is None:
+        return {}
+    if not isinstance(node, Mapping):
+        return {path: node}
+    settings = {}
+    for key, item in node.items():
+        settings |= flatten(item, (*path, str(key)))
+    return settings
+
+
+def _by_type(node: object) -> object:
+    """Return a list of parts as a mapping by their types, any other node as it is."""
+    if isinstance(node, list) and len(node) == 1 and isinstance(node[0], list):
+        node = node[0]  # The one pipeline of a data set.
+    if not isinstance(node, list) or not all(_is_part(item) for item in node):
+        return node
+    parts = {}
+    counts = Counter()
+    for part in node:
+        counts[part['type']] += 1
+        count = counts[part['type']]
+        key = part['type'] if count == 1 else f'{part["type"]} {count}'
+        parts[key] = part
+    return parts
 
 
 def _is_part(node: object) -> bool:
     return isinstance(node, Mapping) and isinstance(node.get('type'), str)
 
 
-def key_and_value(place: Place, value: object) -> str:
-    """Return ``RandomCrop.padding=4`` of a place; the part of a config goes without saying."""
-    *before, last = place
-    parts = before if last == 'type' and before else place
-    name = '.'.join(parts[1:] or parts)
-    return name if value == parts[-1] else f'{name}={value}'
+def key_and_value(path: KeyPath, value: object) -> str:
+    """Return ``RandomCrop.padding=4`` for a setting, without the section of the config."""
+    keys = path[:-1] if path[-1] == 'type' and len(path) > 1 else path
+    name = '.'.join(keys[1:] or keys)
+    return name if value == keys[-1] else f'{name}={value}'

@@ -1,6 +1,6 @@
-"""Tests of one model on shifted data, out of the records that ``tools/test_robustness.py`` leaves.
+"""Tests of one model on shifted data, read from the records of ``tools/test_robustness.py``.
 
-A test has ``kind``, ``name``, ``severity``, ``seed`` or ``stored``, and ``metrics``.
+A test is a dict with ``kind``, ``name``, ``severity``, ``seed`` or ``stored``, and ``metrics``.
 """
 
 from __future__ import annotations
@@ -18,110 +18,157 @@ from mmcalib.names import BENCHMARK, CORRUPTIONS, GROUPS
 from mmcalib.reports.metric_columns import CLEAN, MEAN, WORST
 from mmcalib.runs.record import Record
 
-# The metrics that are compared.
-MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)
-KINDS = ('clean', 'corruption', 'data')
-# Of a record's evaluation, what one test of a model has otherwise than another.
-OF_A_SHIFT = ('dataset', 'data_options', 'pipeline', 'shift')
+COMPARED_METRICS = (*QUALITIES, ECE, AECE, NLL, AUGRC)
+SHIFT_KINDS = ('clean', 'corruption', 'data')
+# Parts of an evaluation in which tests of one model under shift may differ.
+SHIFTED_PARTS = ('dataset', 'data_options', 'pipeline', 'shift')
 
 
 def tests_in(folder: Path) -> list[dict]:
-    """Return the tests of a model, the clean one first, then corruptions, then other data.
+    """Return the tests of a model: on clean data, then on corruptions, then on other data.
 
-    A test that was measured otherwise than the clean data, or whose corruptions are of another seed
-    or set than the newest, is left out.
+    Tests that were evaluated otherwise than the clean data, or whose corruptions are of another
+    seed or set than the newest ones, are left out.
 
     Raises:
         ValueError: If a record cannot be read.
     """
-    records = [Record.read(path) for path in sorted(folder.glob(f'*/{RESULTS}'))]
-    # A work dir of another test may lie among them.
-    records = [record for record in records if record.evaluation.get('shift')]
-    records.sort(key=lambda record: record.date)
-    tests = [
-        {**each.evaluation['shift'], 'metrics': each.metrics, 'how': _how(each)} for each in records
-    ]
+    tests = _read_tests(folder)
     (clean,) = [test for test in tests if test['kind'] == 'clean']
-    tests = [test for test in tests if test['how'] == clean['how']]
-    sources = [source(test) for test in tests if test['kind'] == 'corruption']
-    kept = [test for test in tests if test['kind'] != 'corruption' or source(test) == sources[-1]]
-    return sorted(kept, key=_place)
+    tests = [test for test in tests if test['evaluation'] == clean['evaluation']]
+    corruptions = [test for test in tests if test['kind'] == 'corruption']
+    if corruptions:
+        newest = corruption_source(corruptions[-1])
+        tests = [
+            test
+            for test in tests
+            if test['kind'] != 'corruption' or corruption_source(test) == newest
+        ]
+    return sorted(tests, key=_sort_key)
 
 
-def _how(record: Record) -> dict:
-    return {key: value for key, value in record.evaluation.items() if key not in OF_A_SHIFT}
+def _read_tests(folder: Path) -> list[dict]:
+    """Return the tests below a folder, the oldest first; a test without a shift is none of them."""
+    records = [Record.read(path) for path in sorted(folder.glob(f'*/{RESULTS}'))]
+    records.sort(key=lambda record: record.date)
+    tests = []
+    for record in records:
+        if not record.evaluation.get('shift'):
+            continue
+        evaluation = {
+            key: value for key, value in record.evaluation.items() if key not in SHIFTED_PARTS
+        }
+        outcome = {'metrics': record.metrics, 'evaluation': evaluation}
+        tests.append(record.evaluation['shift'] | outcome)
+    return tests
 
 
-def _place(test: Mapping) -> tuple[int, int, int, str]:
-    kind, name = test['kind'], test['name']
-    number = CORRUPTIONS.index(name) if kind == 'corruption' else 0
-    return KINDS.index(kind), number, test['severity'], name
+def _sort_key(test: Mapping) -> tuple[int, int, int, str]:
+    kind = test['kind']
+    name = test['name']
+    corruption = CORRUPTIONS.index(name) if kind == 'corruption' else 0
+    return SHIFT_KINDS.index(kind), corruption, test['severity'], name
 
 
-def source(test: Mapping) -> dict:
+def corruption_source(test: Mapping) -> dict:
     """Return the ``seed`` or the ``stored`` set of a corruption."""
     return {key: test[key] for key in ('seed', 'stored') if key in test}
 
 
-def corrupted(tests: Sequence[Mapping]) -> list[Mapping]:
-    """Return the tests that stand for all: without corruptions held out, if there are others."""
-    tests = [test for test in tests if test['kind'] == 'corruption']
-    return [test for test in tests if test['name'] in BENCHMARK] or tests
+def corruption_tests(tests: Sequence[Mapping]) -> list[Mapping]:
+    """Return the tests on corruptions, without those held out if there are others."""
+    corruptions = [test for test in tests if test['kind'] == 'corruption']
+    return [test for test in corruptions if test['name'] in BENCHMARK] or corruptions
 
 
-def groups(tests: Sequence[Mapping]) -> dict[str, list[Mapping]]:
-    """Return the tests of each group of corruptions, and of all if there are several."""
-    of_all = [test for test in tests if test['kind'] == 'corruption']
-    found = {f'{g}, ': [t for t in of_all if t['name'] in names] for g, names in GROUPS.items()}
-    several = sum(bool(part) for name, part in found.items() if name != 'holdout, ') > 1
-    return {**found, 'overall, ': corrupted(tests) * several}
+def tests_by_group(tests: Sequence[Mapping]) -> dict[str, list[Mapping]]:
+    """Return the tests on each group of corruptions, and on all if they are of several groups."""
+    corruptions = [test for test in tests if test['kind'] == 'corruption']
+    by_group = {}
+    for group, names in GROUPS.items():
+        by_group[group] = [test for test in corruptions if test['name'] in names]
+    benchmark_groups = [group for group, part in by_group.items() if part and group != 'holdout']
+    if len(benchmark_groups) > 1:
+        by_group['overall'] = corruption_tests(tests)
+    return by_group
 
 
-def measures_of(tests: Sequence[Mapping]) -> list[str]:
-    """Return the keys that all tests have, in the order of tables."""
-    return [key for key in MEASURES if all(isinstance(t['metrics'].get(key), Real) for t in tests)]
+def common_metrics(tests: Sequence[Mapping]) -> list[str]:
+    """Return the keys of the compared metrics that all tests have, in the order of tables."""
+    return [
+        key
+        for key in COMPARED_METRICS
+        if all(isinstance(test['metrics'].get(key), Real) for test in tests)
+    ]
 
 
-def rows(
-    tests: Sequence[Mapping], parts: Mapping[str, Sequence[Mapping]]
+def metrics_by_part(
+    tests: Sequence[Mapping], by_group: Mapping[str, Sequence[Mapping]]
 ) -> dict[str, dict[str, float]]:
-    """Return metrics by their keys: of clean data, mean and worst of each part, other data."""
-    named = {CLEAN: tests[:1]}
-    named |= {f'{name}{end}': part for name, part in parts.items() for end in (MEAN, WORST) if part}
-    named |= {test['name']: [test] for test in tests if test['kind'] == 'data'}
-    return {
-        name: {key: _summary(part, key, name.endswith(WORST)) for key in measures_of(tests)}
-        for name, part in named.items()
-    }
+    """Return metrics by key, for clean data, mean and worst of each group, and other data.
 
-
-def columns(tests: Sequence[Mapping]) -> dict[str, float]:
-    """Return metrics by key and ``clean``, ``mean``, ``worst`` or the name of other data."""
-    found = rows(tests, {'': corrupted(tests)})
-    return {f'{key} {name}': found[name][key] for key in measures_of(tests) for name in found}
-
-
-def _summary(tests: Sequence[Mapping], key: str, is_worst: bool) -> float:
-    """Return mean or worst value of a metric over tests, NaN if one of them is NaN."""
-    values = [test['metrics'][key] for test in tests]
-    if any(map(math.isnan, values)):
-        return math.nan
-    return worst_value(key, values) if is_worst else statistics.fmean(values)
-
-
-def words(tests: Sequence[Mapping]) -> str:
-    """Return the corruptions and severities behind mean and worst, and their source."""
-    severities, alike, tests = defaultdict(list), defaultdict(list), corrupted(tests)
+    Args:
+        tests: Tests of a model, the clean one first.
+        by_group: Tests of each group of corruptions, by what stands before ``mean`` and ``worst``.
+    """
+    keys = common_metrics(tests)
+    metrics = {CLEAN: {key: mean_over_tests(tests[:1], key) for key in keys}}
+    for group, group_tests in by_group.items():
+        if group_tests:
+            start = f'{group}, ' if group else ''
+            metrics[f'{start}{MEAN}'] = {key: mean_over_tests(group_tests, key) for key in keys}
+            metrics[f'{start}{WORST}'] = {key: worst_over_tests(group_tests, key) for key in keys}
     for test in tests:
+        if test['kind'] == 'data':
+            metrics[test['name']] = {key: mean_over_tests([test], key) for key in keys}
+    return metrics
+
+
+def shift_columns(tests: Sequence[Mapping]) -> dict[str, float]:
+    """Return metrics by key and ``clean``, ``mean``, ``worst`` or the name of other data."""
+    metrics = metrics_by_part(tests, {'': corruption_tests(tests)})
+    columns = {}
+    for key in common_metrics(tests):
+        for part, values in metrics.items():
+            columns[f'{key} {part}'] = values[key]
+    return columns
+
+
+def mean_over_tests(tests: Sequence[Mapping], key: str) -> float:
+    """Return the mean of a metric over tests, NaN if one of them is NaN."""
+    return statistics.fmean(test['metrics'][key] for test in tests)
+
+
+def worst_over_tests(tests: Sequence[Mapping], key: str) -> float:
+    """Return the worst value of a metric over tests, NaN if one of them is NaN."""
+    values = [test['metrics'][key] for test in tests]
+    # min and max ignore NaN, or not, by its position.
+    return math.nan if any(map(math.isnan, values)) else worst_value(key, values)
+
+
+def shift_description(tests: Sequence[Mapping]) -> str:
+    """Return the corruptions and severities behind mean and worst, and their source."""
+    corruptions = corruption_tests(tests)
+    if not corruptions:
+        return 'no corruption'
+    text = '; '.join(_corruptions_with_severities(corruptions))
+    source = corruption_source(corruptions[0])
+    if 'stored' in source:
+        return f'stored set {source["stored"]}: {text}'
+    return f'{text}, seed {source["seed"]}' if source.get('seed') else text
+
+
+def _corruptions_with_severities(corruptions: Sequence[Mapping]) -> list[str]:
+    """Return ``snow, fog at severity 1, 5`` for each list of severities that corruptions have."""
+    severities = defaultdict(list)
+    for test in corruptions:
         severities[test['name']].append(str(test['severity']))
-    for name, found in severities.items():  # of several calls they may differ
-        alike[', '.join(found)].append(name)
+    names_by_severities = defaultdict(list)
+    for name, texts in severities.items():
+        names_by_severities[', '.join(texts)].append(name)
     parts = []
-    for found, names in alike.items():
-        full = {*BENCHMARK} <= {*names}
-        what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(names)
-        parts.append(f'{what} at severity {found}')
-    text, made = '; '.join(parts) or 'no corruption', source(tests[0]) if tests else {}
-    if 'stored' in made:
-        return f'stored set {made["stored"]}: {text}'
-    return f'{text}, seed {made["seed"]}' if made.get('seed') else text
+    for text, names in names_by_severities.items():
+        is_benchmark = set(BENCHMARK) <= set(names)
+        listed = 'the 15 corruptions of ImageNet-C' if is_benchmark else ', '.join(names)
+        parts.append(f'{listed} at severity {text}')
+    return parts

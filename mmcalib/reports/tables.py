@@ -11,36 +11,37 @@ from mmcalib.metrics.names import ACCURACIES, PREFIX, metric_name
 from mmcalib.names import SHORT_NAMES, SYMBOLS
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import metric_columns
-from mmcalib.reports.row_labels import distinct, flatten, key_and_value, told_apart
+from mmcalib.reports.row_labels import differing_settings, distinct_names, flatten, key_and_value
 from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import digest, paths_of
 
-# Of a test set: with them a part of it is tested, which is another evaluation of the same data.
+# Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
-# What must be equal in ensembles that are averaged over several runs.
-OF_ENSEMBLE = ('views', 'mc_dropout', 'calibration')
-OF_MEMBER = ('loss', 'training', 'network', 'calibration')
-# Of an evaluation, what a note does not repeat.
-SAID_ELSEWHERE = ('dataset', 'data_options', 'pipeline', 'inference')
-MOST_NAMED = 3  # configs in the title of a table
-NOT_MEASURED = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
+# What is equal in ensembles that share a row.
+ENSEMBLE_KEYS = ('views', 'mc_dropout', 'calibration')
+MEMBER_KEYS = ('loss', 'training', 'network', 'calibration')
+# Parts of an evaluation that a note does not repeat.
+NOT_IN_NOTES = ('dataset', 'data_options', 'pipeline', 'inference')
+MOST_EXPERIMENTS = 3  # in the title of a table
+HOW_TO_MEASURE = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
 
 
 @dataclass
 class Row:
-    """Runs that differ only in their seed, and the paper's figures for them."""
+    """Runs that differ only in their seed, and the paper's values for them."""
 
     label: str
     runs: list[TestedRun]
     paper: dict = field(default_factory=dict)
 
     def values(self, column: str) -> list[float]:
+        """Return the values of a metric, of the runs that have it."""
         return [run.metrics[column] for run in self.runs if column in run.metrics]
 
 
 @dataclass
 class Table:
-    """One data set and network: the losses as rows, and the runs left out as notes."""
+    """Losses as rows, on one data set and network; excluded runs are in the notes."""
 
     name: str
     columns: list[str]
@@ -55,47 +56,47 @@ def tables_of(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Ta
     and second runs of a seed, are named in the notes.
 
     Args:
-        runs: Of :func:`~mmcalib.reports.tested_runs.find_runs`.
-        protocol: Of the calibration metric of segmentors, ``'pooled'`` or ``'paper'``; None for
-            the commonest.
+        runs: Runs that :func:`~mmcalib.reports.tested_runs.find_runs` returned.
+        protocol: Protocol of the calibration metric of segmentors, such as ``'pooled'`` or
+            ``'paper'``; None for the commonest.
     """
-    groups = _grouped(runs, _of_table)
-    names = [_name(group[0]) for group in groups]
-    titles = distinct(names, [_of_table(group[0]) for group in groups])
-    titles = [
-        f'{_names(group)}{title.removeprefix(name)}'
-        for title, name, group in zip(titles, names, groups, strict=True)
-    ]
-    tables = [_table(title, group, protocol) for title, group in zip(titles, groups, strict=True)]
+    groups = runs_alike(runs, _table_key)
+    names = [_table_name(group[0]) for group in groups]
+    titles = distinct_names(names, [_table_key(group[0]) for group in groups])
+    tables = []
+    for title, name, group in zip(titles, names, groups, strict=True):
+        settings = title.removeprefix(name)
+        tables.append(_table(f'{_common_name(group)}{settings}', group, protocol))
     return sorted(tables, key=lambda table: table.name)
 
 
-def _grouped(
+def runs_alike(
     runs: Iterable[TestedRun], key: Callable[[TestedRun], object]
 ) -> list[list[TestedRun]]:
+    """Return runs in groups of one key, which may be any value of JSON."""
     groups = defaultdict(list)
     for run in runs:
         groups[digest(key(run))].append(run)
     return list(groups.values())
 
 
-def _of_table(run: TestedRun) -> dict:
+def _table_key(run: TestedRun) -> dict:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
     return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.about}
 
 
-def _names(runs: Sequence[TestedRun]) -> str:
-    """Return the names of all runs of a table, such as ``digits``, or ``mine & yours & 2 more``."""
-    experiments = [*dict.fromkeys(map(_experiment, runs))]
-    shown = experiments[:MOST_NAMED]
-    if experiments[MOST_NAMED:]:
-        shown.append(f'{len(experiments) - MOST_NAMED} more')
-    return f'{" & ".join(shown)} {runs[0].kind}'.rstrip()
+def _common_name(runs: Sequence[TestedRun]) -> str:
+    """Return the name of a table, such as ``digits``, or ``mine & yours & 2 more``."""
+    experiments = list(dict.fromkeys(map(_experiment, runs)))
+    names = experiments[:MOST_EXPERIMENTS]
+    if len(experiments) > MOST_EXPERIMENTS:
+        names.append(f'{len(experiments) - MOST_EXPERIMENTS} more')
+    return f'{" & ".join(names)} {runs[0].kind}'.rstrip()
 
 
-def _name(run: TestedRun) -> str:
+def _table_name(run: TestedRun) -> str:
     return f'{_experiment(run)} {run.kind}'.rstrip()
 
 
@@ -105,110 +106,172 @@ def _experiment(run: TestedRun) -> str:
 
 
 def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
-    kept, left_out = _measured_alike(runs, protocol)
-    rows, again = rows_of(kept)
-    notes = [
-        f'Left out, {why}: {", ".join(sorted(paths))}.'
-        for why, paths in {**left_out, **again}.items()
+    compared, excluded = _split_by_evaluation(runs, protocol)
+    rows, older_runs = table_rows(compared)
+    exclusions = [
+        f'Left out, {reason}: {", ".join(sorted(paths))}.'
+        for reason, paths in {**excluded, **older_runs}.items()
     ]
     if not rows:
-        return Table(title, [], [], ['No run is left.', *notes])
-    before = [f'Evaluation: {evaluation_text(kept[0])}.']
-    published = paper_numbers.published()['experiments']
-    if entry := next((published[n] for n in map(_name, runs) if n in published), None):
+        return Table(title, [], [], ['No run is left.', *exclusions])
+    notes = [f'Evaluation: {evaluation_text(compared[0])}.']
+    entry = _published_entry(runs)
+    if entry is not None:
         title = f'{title} ({entry["title"]})'
-        if reason := next(paper_numbers.unlike(entry['conditions'], kept[0]), None):
-            before.append(f'No published value stands beside these: {reason}.')
-        else:
-            for row in rows:
-                row.paper = entry['values'].get(paper_numbers.loss_in_paper(entry, row.runs[0]), {})
-            if beside := [row.runs[0] for row in rows if row.paper]:
-                before += paper_numbers.remarks(entry, beside)
+        notes += _add_published_values(rows, entry, compared[0])
     columns = metric_columns(key for row in rows for run in row.runs for key in run.metrics)
-    return Table(title, columns, rows, before + notes + _not_finite(rows, columns))
+    notes += exclusions
+    notes += _notes_of_non_finite(rows, columns)
+    return Table(title, columns, rows, notes)
 
 
-def _not_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return a note for each run that has NaN or infinity, which a mean over seeds hides."""
+def _published_entry(runs: Sequence[TestedRun]) -> dict | None:
+    """Return what the paper has for the data and network of some runs, None if it has nothing."""
+    experiments = paper_numbers.published()['experiments']
+    for name in map(_table_name, runs):
+        if name in experiments:
+            return experiments[name]
+    return None
+
+
+def _add_published_values(rows: Sequence[Row], entry: dict, run: TestedRun) -> list[str]:
+    """Give rows the paper's values if a run of them is comparable, and return notes about it."""
+    reason = next(paper_numbers.unlike(entry['conditions'], run), None)
+    if reason is not None:
+        return [f'No published value stands beside these: {reason}.']
+    for row in rows:
+        loss = paper_numbers.loss_in_paper(entry, row.runs[0])
+        row.paper = entry['values'].get(loss, {})
+    published_runs = [row.runs[0] for row in rows if row.paper]
+    return paper_numbers.remarks(entry, published_runs) if published_runs else []
+
+
+def _notes_of_non_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return a note for each run that has NaN or infinity, which a mean over seeds hides.
+
+    This prevents a wrong number.
+    """
     notes = []
-    for run in (run for row in rows for run in row.runs):
-        values = {key: run.metrics[key] for key in columns if key in run.metrics}
-        wrong = [f'{metric_name(k)} {v:g}' for k, v in values.items() if not math.isfinite(v)]
-        if wrong:
-            notes.append(f'Not a finite number: {", ".join(wrong)} of {run.path}.')
+    for row in rows:
+        for run in row.runs:
+            values = [
+                f'{metric_name(key)} {run.metrics[key]:g}'
+                for key in columns
+                if key in run.metrics and not math.isfinite(run.metrics[key])
+            ]
+            if values:
+                notes.append(f'Not a finite number: {", ".join(values)} of {run.path}.')
     return notes
 
 
 def evaluation_text(run: TestedRun) -> str:
     """Return the test set and the options of the calibration metric."""
     data = run.evaluation.get('dataset', {})
-    about = ' '.join([*(str(v) for k, v in data.items() if k != 'samples'), run.about]).strip()
-    options = flatten({k: v for k, v in run.evaluation.items() if k not in SAID_ELSEWHERE})
-    said = [key_and_value(*pair) for pair in options.items() if pair[1] is not False]
-    return ', '.join([f'{data.get("samples", 0):,} samples of {about}', *said])
+    words = [str(value) for key, value in data.items() if key != 'samples']
+    test_set = ' '.join([*words, run.about]).strip()
+    parts = [f'{data.get("samples", 0):,} samples of {test_set}']
+    options = {key: part for key, part in run.evaluation.items() if key not in NOT_IN_NOTES}
+    for path, value in flatten(options).items():
+        if value is not False:
+            parts.append(key_and_value(path, value))
+    return ', '.join(parts)
 
 
-def _measured_alike(
+def _split_by_evaluation(
     runs: Sequence[TestedRun], protocol: str | None
 ) -> tuple[list[TestedRun], dict[str, set[str]]]:
-    """Return the runs that may stand in one table, and the paths of the others by the reason."""
-    # Protocols of one prediction of an image are the same.
-    wanted = [
-        run
-        for run in runs
-        if protocol in (None, run.evaluation.get('protocol')) or _has(run, ACCURACIES)
-    ]
-    # A test without calibration metrics is no other way to measure calibration.
-    measured = [run for run in wanted if _has(run, PREFIX)] or wanted
-    usual = max(_grouped(measured, lambda run: run.evaluation), key=len, default=[None])[0]
-    kept, left_out = [], defaultdict(set)
+    """Return the runs that may stand in one table, and the paths of the others by the reason.
+
+    This prevents a wrong number.
+    """
+    usual_run = _usual_run(runs, protocol)
+    is_measured = usual_run is not None and _has_metric(usual_run, PREFIX)
+    compared = []
+    excluded = defaultdict(set)
     for run in runs:
-        how = usual.evaluation if usual else {**run.evaluation, 'protocol': protocol}
-        if run.evaluation == how:
-            kept.append(run)
-        elif usual and _has(usual, PREFIX) and not _has(run, PREFIX):
-            left_out[NOT_MEASURED].add(run.path)
+        if usual_run is not None:
+            expected = usual_run.evaluation
         else:
-            otherwise = ', '.join(told_apart([run.evaluation, how])[0])
-            left_out[f'evaluated otherwise ({otherwise})'].add(run.path)
-    return kept, left_out
+            expected = {**run.evaluation, 'protocol': protocol}
+        if run.evaluation == expected:
+            compared.append(run)
+        elif is_measured and not _has_metric(run, PREFIX):
+            excluded[HOW_TO_MEASURE].add(run.path)
+        else:
+            settings = ', '.join(differing_settings([run.evaluation, expected])[0])
+            excluded[f'evaluated otherwise ({settings})'].add(run.path)
+    return compared, excluded
 
 
-def _has(run: TestedRun, prefix: str) -> bool:
+def _usual_run(runs: Sequence[TestedRun], protocol: str | None) -> TestedRun | None:
+    """Return a run that was evaluated as most are, None if no run is of the protocol."""
+    candidates = runs
+    if protocol is not None:
+        # All protocols are the same for a classifier, which has one prediction per image.
+        candidates = [
+            run
+            for run in runs
+            if run.evaluation.get('protocol') == protocol or _has_metric(run, ACCURACIES)
+        ]
+    # A test without calibration metrics measures calibration in no other way.
+    measured = [run for run in candidates if _has_metric(run, PREFIX)] or candidates
+    groups = runs_alike(measured, lambda run: run.evaluation)
+    return max(groups, key=len)[0] if groups else None
+
+
+def _has_metric(run: TestedRun, prefix: str) -> bool:
     return any(key.startswith(prefix) for key in run.metrics)
 
 
-def rows_of(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str]]]:
+def table_rows(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str]]]:
     """Return runs that differ only in their seed as rows, and older runs of a seed by the reason.
 
     The label of a row has its loss, and the settings that most rows have otherwise.
     """
-    groups = _grouped(sorted(runs, key=lambda run: run.record.date, reverse=True), _of_row)
-    said = told_apart([_settings(group[0]) for group in groups])
-    labels = [', '.join([g[0].label, *words]) for g, words in zip(groups, said, strict=True)]
-    labels = distinct(labels, [{'network': group[0].network} for group in groups])
-    # As where transforms change places.
-    labels = distinct(labels, [{'digest': digest(_of_row(group[0]))[:6]} for group in groups])
-    rows, again = [], defaultdict(list)
-    for label, group in zip(labels, groups, strict=True):
-        newest = {}
+    newest_first = sorted(runs, key=lambda run: run.record.date, reverse=True)
+    groups = runs_alike(newest_first, _row_key)
+    rows = []
+    older_runs = defaultdict(list)
+    for label, group in zip(_row_labels(groups), groups, strict=True):
+        newest_by_seed = {}
         for run in group:
             seed = run.record.seed
-            first = newest.setdefault((*paths_of(run.record.model),) if seed is None else seed, run)
-            if first is not run:
-                again[f'{run.label}, seed {seed} again, older than {first.path}'].append(run.path)
-        in_order = sorted(newest.values(), key=lambda run: (str(run.record.seed), run.record.date))
-        rows.append(Row(label, in_order))
-    return sorted(rows, key=_order), again
+            # The members of an ensemble may have several seeds.
+            key = tuple(paths_of(run.record.model)) if seed is None else seed
+            newest = newest_by_seed.setdefault(key, run)
+            if newest is not run:
+                reason = f'{run.label}, seed {seed} again, older than {newest.path}'
+                older_runs[reason].append(run.path)
+        seeds = sorted(
+            newest_by_seed.values(), key=lambda run: (str(run.record.seed), run.record.date)
+        )
+        rows.append(Row(label, seeds))
+    return sorted(rows, key=_row_order), older_runs
 
 
-def _of_row(run: TestedRun) -> list:
+def _row_labels(groups: Sequence[Sequence[TestedRun]]) -> list[str]:
+    """Return a label for each group of runs, which no other group has."""
+    first_runs = [group[0] for group in groups]
+    labels = []
+    settings = differing_settings([_settings(run) for run in first_runs])
+    for run, run_settings in zip(first_runs, settings, strict=True):
+        labels.append(', '.join([run.label, *run_settings]))
+    labels = distinct_names(labels, [{'network': run.network} for run in first_runs])
+    # Settings are equal where, for one, transforms change places.
+    return distinct_names(labels, [{'digest': digest(_row_key(run))[:6]} for run in first_runs])
+
+
+def _row_key(run: TestedRun) -> list:
     """Return what all runs of a row share."""
-    members = [[m[key] for key in OF_MEMBER] for m in run.record.model['members']]
-    name = any(m['loss'] for m in run.record.model['members']) or run.record.experiment
-    model = [run.record.model[key] for key in OF_ENSEMBLE]
-    tested = [run.kind, run.about, run.evaluation, run.suffix, run.checkpoint]
-    return [name, sorted(members, key=digest), model, tested]
+    members = run.record.model['members']
+    member_keys = [[member[key] for key in MEMBER_KEYS] for member in members]
+    has_loss = any(member['loss'] for member in members)
+    return [
+        has_loss or run.record.experiment,
+        sorted(member_keys, key=digest),
+        [run.record.model[key] for key in ENSEMBLE_KEYS],
+        [run.kind, run.about, run.evaluation, run.suffix, run.checkpoint],
+    ]
 
 
 def _settings(run: TestedRun) -> dict:
@@ -224,8 +287,13 @@ def _settings(run: TestedRun) -> dict:
     }
 
 
-def _order(row: Row) -> tuple:
+def _row_order(row: Row) -> tuple:
+    """Return a sort key: losses in the paper's order, then by their parameters."""
+    losses = list(SHORT_NAMES)
     loss = row.runs[0].record.loss or {}
-    place = list(SHORT_NAMES).index(loss['type']) if loss.get('type') in SHORT_NAMES else 99
-    values = [loss.get(key) for key in SYMBOLS]
-    return place, [value if isinstance(value, (int, float)) else 0.0 for value in values], row.label
+    index = losses.index(loss['type']) if loss.get('type') in losses else len(losses)
+    parameters = []
+    for key in SYMBOLS:
+        value = loss.get(key)
+        parameters.append(value if isinstance(value, (int, float)) else 0.0)
+    return index, parameters, row.label

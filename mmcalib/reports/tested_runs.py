@@ -1,10 +1,10 @@
-"""The tested runs below some folders, out of the records that their tests leave."""
+"""Tested runs below some folders, read from the records that their tests leave."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -12,37 +12,37 @@ from pathlib import Path
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.names import OOD
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
-from mmcalib.reports import shifts
 from mmcalib.reports.metric_columns import CLEAN
+from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
 from mmcalib.runs.record import Record, model_label
 from mmcalib.runs.work_dir import EARLIER
 
-# The files that tell of a run. Of a folder without a test, the first of them says why.
-LEFT_OUT = {
+# Files that mark the folder of a run; where it has no test, why, by the first of them.
+REASON_BY_FILE = {
     RESULTS: '',
     VALIDATION_RESULTS: 'not tested, only validated',
     'last_checkpoint': f'unfinished or not tested, no {RESULTS}',
 }
-ROLE = re.compile(r'best|epoch_\d+|iter_\d+|last weights')  # of a checkpoint, by its name
-# Of an evaluation, what makes no other table.
+CHECKPOINT_ROLE = re.compile(r'best|epoch_\d+|iter_\d+|last weights')
+# Parts of an evaluation that make no other table.
 NOT_COMPARED = ('limit', 'shift', 'ood')
-# Of an evaluation: what unseen classes are told from the others by.
-OF_OOD = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
+# Parts of an evaluation that decide how OOD classes are told from the others.
+OOD_EVALUATION = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
 
 
 @dataclass
 class TestedRun:
-    """What a tested run has for one table.
+    """Part of a tested run that stands in one table.
 
     Attributes:
-        path: Its folder.
-        record: Of its test.
-        metrics: The figures for the table, by key.
+        path: Folder of the run.
+        record: Record of its test.
+        metrics: Values for the table, by key.
         evaluation: How they were measured.
         kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
-        about: The details of that, such as the corruptions.
-        suffix: Tells the run from others of one record.
-        tests: On shifted data, see :func:`~mmcalib.reports.shifts.tests_in`.
+        about: Details of that, such as the corruptions.
+        suffix: Text that tells it from other parts of the same record.
+        tests: Tests on shifted data, see :func:`~mmcalib.reports.shifts.tests_in`.
     """
 
     path: str
@@ -56,82 +56,108 @@ class TestedRun:
 
     @property
     def config(self) -> dict:
-        """What decided about the training, of the first member."""
+        """Config of what decided about the training, of the first member."""
         return self.record.model['members'][0]['training']
 
     @property
     def network(self) -> dict:
-        """The trained model without its losses, and what normalises its inputs."""
+        """Config of the trained model without its losses."""
         return {key: part for key, part in self.config['model'].items() if key != 'train_cfg'}
 
     @property
     def checkpoint(self) -> str:
-        """Which checkpoints of their trainings were tested, by their names."""
-        found = {ROLE.match(member['file']) for member in self.record.model['members']}
-        return ' & '.join(sorted({role[0] if role else 'renamed' for role in found}))
+        """Roles of the tested checkpoints in their trainings, by their names."""
+        roles = set()
+        for member in self.record.model['members']:
+            match = CHECKPOINT_ROLE.match(member['file'])
+            roles.add(match[0] if match else 'renamed')
+        return ' & '.join(sorted(roles))
 
     @property
     def label(self) -> str:
-        """The loss and the steps after the training."""
+        """Name of the loss and of the steps after the training."""
         return model_label(self.record.model, experiment=self.record.experiment) + self.suffix
 
 
 def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]]:
-    """Return the tested runs below some folders, and a line for each reason to leave others out.
+    """Return the tested runs below some folders, and a line for each reason to exclude others.
 
-    Tests of a model on shifted data are a run together; each score by which unseen classes were
-    told from the others is one, and each evaluation of a sweep on validation data. What later
-    trainings have set aside is no run.
+    Tests of a model on shifted data are one run together. Each score that tells OOD classes from
+    the others is a run, and so is each evaluation of a sweep on validation data. Trainings that
+    later ones have set aside are no runs.
 
     Raises:
         FileNotFoundError: If there is no tested run.
     """
-    runs, others = [], defaultdict(list)
-    found = {
-        path.parent
-        for root in map(Path, folders)
-        for path in root.rglob('*')
-        if path.name in LEFT_OUT and f'/{EARLIER}' not in f'/{path.relative_to(root)}'
-    }
-    for folder in sorted(found):
-        here = [name for name in LEFT_OUT if (folder / name).is_file()]
-        # A sweep chooses by the results on validation data, and tests the chosen value alone.
-        wanted = (RESULTS, VALIDATION_RESULTS) if sweep_of(folder) else (RESULTS,)
-        if not {*here} & {*wanted}:
-            others[LEFT_OUT[here[0]]].append(str(folder))
-        for name in (name for name in here if name in wanted):
+    runs = []
+    excluded = defaultdict(list)
+    for folder in _run_folders(folders):
+        files = [name for name in REASON_BY_FILE if (folder / name).is_file()]
+        records = [name for name in files if name in _reported_files(folder)]
+        if not records:
+            excluded[REASON_BY_FILE[files[0]]].append(str(folder))
+        for name in records:
             try:
-                read = list(read_runs(folder / name))
+                runs_of_record = list(read_runs(folder / name))
             except (OSError, ValueError) as error:
-                others[f'unreadable {name}'].append(f'{folder} ({error})')
+                excluded[f'unreadable {name}'].append(f'{folder} ({error})')
                 continue
-            why = _unfit(read[0].record) if read else ''
-            if why:
-                others[why].append(str(folder))
-            elif not read and not (folder.parent / CLEAN / RESULTS).is_file():
-                others['under shift, but without its test of clean data'].append(str(folder.parent))
-            else:
-                runs += read
-    said = {why: ', '.join(dict.fromkeys(paths)) for why, paths in others.items()}
-    lines = [f'In no table, {why}: {paths}.' for why, paths in said.items()]
+            reason = _reason_to_exclude(runs_of_record[0].record) if runs_of_record else ''
+            if reason:
+                excluded[reason].append(str(folder))
+            elif runs_of_record:
+                runs += runs_of_record
+            elif not (folder.parent / CLEAN / RESULTS).is_file():
+                reason = 'under shift, but without its test of clean data'
+                excluded[reason].append(str(folder.parent))
+    lines = []
+    for reason, paths in excluded.items():
+        lines.append(f'In no table, {reason}: {", ".join(dict.fromkeys(paths))}.')
     if not runs:
-        where = ', '.join(map(str, folders))
-        raise FileNotFoundError(' '.join([f'no {RESULTS} to report below {where}.', *lines]))
+        searched = ', '.join(map(str, folders))
+        raise FileNotFoundError(' '.join([f'no {RESULTS} to report below {searched}.', *lines]))
     return runs, lines
 
 
-def sweep_of(folder: str | Path) -> Path | None:
-    """Return the folder of the sweep that a training is part of, by its value or value and seed."""
-    above = [*Path(folder).parents][:2]
-    return next((parent for parent in above if (parent / SWEEP).is_file()), None)
+def _run_folders(folders: Sequence[str | Path]) -> list[Path]:
+    """Return the folders of runs below some folders, without those that were set aside."""
+    run_folders = set()
+    for folder in map(Path, folders):
+        for path in folder.rglob('*'):
+            if path.name in REASON_BY_FILE and f'/{EARLIER}' not in f'/{path.relative_to(folder)}':
+                run_folders.add(path.parent)
+    return sorted(run_folders)
 
 
-def _unfit(record: Record) -> str:
-    """Return why no figure of a test may stand beside those of others."""
+def _reported_files(folder: Path) -> tuple[str, ...]:
+    """Return the records of a folder that tables have.
+
+    A sweep chooses by the results on validation data, and tests the chosen value alone.
+    """
+    return (RESULTS, VALIDATION_RESULTS) if sweep_folder(folder) else (RESULTS,)
+
+
+def sweep_folder(folder: str | Path) -> Path | None:
+    """Return the folder of the sweep that a training is part of, None if it is of no sweep.
+
+    The training is in a folder named after its value, or in one of its seed below that.
+    """
+    for parent in list(Path(folder).parents)[:2]:
+        if (parent / SWEEP).is_file():
+            return parent
+    return None
+
+
+def _reason_to_exclude(record: Record) -> str:
+    """Return why no value of a test may stand beside those of others, empty if all may.
+
+    This prevents a wrong number.
+    """
     if record.limit:
         return 'smoke runs with --limit'
-    finished = all(member['finished'] is not False for member in record.model['members'])
-    return '' if finished else 'training unfinished'
+    if any(member['finished'] is False for member in record.model['members']):
+        return 'training unfinished'
+    return ''
 
 
 def read_runs(path: Path) -> Iterator[TestedRun]:
@@ -142,50 +168,74 @@ def read_runs(path: Path) -> Iterator[TestedRun]:
         ValueError: If it is cut off or another file.
     """
     record = Record.read(path)
-    folder, shift = str(path.parent), record.evaluation.get('shift')
-    how = {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
-    if shift:
-        if shift['kind'] == 'clean':
-            folder = path.parents[1]
-            tests = shifts.tests_in(folder)
-            about = dict(kind='under shift', about=f'under {shifts.words(tests)}', tests=tests)
-            yield TestedRun(str(folder), record, shifts.columns(tests), how, **about)
-        return
-    unseen = record.evaluation.get('ood', ())
-    prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
-    rest = {
+    shift = record.evaluation.get('shift')
+    if not shift:
+        yield from _runs_without_shift(path.parent, record)
+    elif shift['kind'] == 'clean':
+        folder = path.parents[1]
+        tests = tests_in(folder)
+        yield TestedRun(
+            path=str(folder),
+            record=record,
+            metrics=shift_columns(tests),
+            evaluation=_compared_evaluation(record),
+            kind='under shift',
+            about=f'under {shift_description(tests)}',
+            tests=tests,
+        )
+
+
+def _compared_evaluation(record: Record) -> dict:
+    return {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
+
+
+def _runs_without_shift(folder: Path, record: Record) -> Iterator[TestedRun]:
+    """Yield the metrics of the test data, then those of each score of OOD classes."""
+    ood_metrics = record.evaluation.get('ood', ())
+    ood_prefixes = tuple(f'{ood_metric["prefix"]}/' for ood_metric in ood_metrics)
+    metrics = {
         key: value
         for key, value in record.metrics.items()
-        if isinstance(value, Real) and not key.startswith(prefixes)  # a confusion matrix is none
+        if isinstance(value, Real) and not key.startswith(ood_prefixes)  # A matrix is no number.
     }
-    if rest or not unseen:
-        yield TestedRun(folder, record, rest, how)
-    for metric in unseen:
-        yield from _against_unseen(folder, record, metric)
+    if metrics or not ood_metrics:
+        yield TestedRun(str(folder), record, metrics, _compared_evaluation(record))
+    for ood_metric in ood_metrics:
+        yield from _ood_runs(folder, record, ood_metric)
 
 
-def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[TestedRun]:
-    """Yield what each score tells of unseen classes, whose keys are ``ood/svhn/AUROC`` and so on.
-
-    A mean over a group of one set is that set's, and left out.
-    """
-    counts = metric['counts']
-    sets = {name: n for name, n in counts.items() if name not in ('ID', 'OOD')}
-    evaluation = {key: record.evaluation[key] for key in OF_OOD if key in record.evaluation}
-    if sets:  # behind the samples of the test data
-        evaluation['dataset'] = {**evaluation.get('dataset', {}), 'samples': counts['ID']}
-        about = 'against ' + ', '.join(f'{n:,} of {name}' for name, n in sets.items())
+def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[TestedRun]:
+    """Yield what each score tells of OOD classes, whose keys are ``ood/svhn/AUROC`` and so on."""
+    counts = ood_metric['counts']
+    ood_sets = {name: count for name, count in counts.items() if name not in ('ID', 'OOD')}
+    evaluation = {key: record.evaluation[key] for key in OOD_EVALUATION if key in record.evaluation}
+    if ood_sets:
+        # The data set of the record has the samples of the OOD sets too.
+        data = evaluation.get('dataset', {})
+        evaluation['dataset'] = {**data, 'samples': counts['ID']}
+        about = ', '.join(f'{count:,} of {name}' for name, count in ood_sets.items())
     else:
-        label = '' if metric['ood_index'] is None else f' of label {metric["ood_index"]}'
-        about = f'against {counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
-    about = dict(kind='against unseen classes', about=about)
-    for score in metric['scores']:
-        start = f'{metric["prefix"]}/{score}/'
-        found = {
-            OOD + key.removeprefix(start): value
-            for key, value in record.metrics.items()
-            if key.startswith(start)
-            and isinstance(value, Real)
-            and not (len(sets) == 1 and key.removeprefix(start).split('/')[0] in OOD_GROUPS)
-        }
-        yield TestedRun(folder, record, found, evaluation, suffix=f' by {score}', **about)
+        label = '' if ood_metric['ood_index'] is None else f' of label {ood_metric["ood_index"]}'
+        about = f'{counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
+    for score in ood_metric['scores']:
+        yield TestedRun(
+            path=str(folder),
+            record=record,
+            metrics=_ood_values(record, f'{ood_metric["prefix"]}/{score}/', len(ood_sets)),
+            evaluation=evaluation,
+            kind='against unseen classes',
+            about=f'against {about}',
+            suffix=f' by {score}',
+        )
+
+
+def _ood_values(record: Record, prefix: str, num_sets: int) -> dict[str, float]:
+    """Return the values of one score, without means over a group that has a single set."""
+    values = {}
+    for key, value in record.metrics.items():
+        if key.startswith(prefix) and isinstance(value, Real):
+            name = key.removeprefix(prefix)
+            is_group = name.split('/')[0] in OOD_GROUPS
+            if not (is_group and num_sets == 1):
+                values[f'{OOD}{name}'] = value
+    return values

@@ -29,4 +29,8 @@ def call(tool, *arguments, cwd, check=True, **environment):
 def call_here(tool, *arguments, monkeypatch):
     """Run a tool in this process, which is faster."""
     monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-    runpy.run_path(str(ROOT / 'tools' / tool), run_name='__main__')
+    try:
+        runpy.run_path(str(ROOT / 'tools' / tool), run_name='__main__')
+    except SystemExit as end:
+        if end.code:
+            raise

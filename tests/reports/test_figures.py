@@ -12,6 +12,7 @@ from test_shifts import leave as leave_shifted
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports import figures
+from mmcalib.reports import page as report_page
 from mmcalib.visualization import ConfidenceMaps, to_rgb
 
 LS = dict(type='LabelSmoothingLoss')
@@ -86,19 +87,19 @@ def test_maps_are_of_the_images_that_all_runs_drew_and_worst_ones_of_each(runs):
 
 
 def test_runs_have_their_losses_as_names(runs, tmp_path):
-    assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
+    assert figures.run_names([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
-    names = figures.names_of(more)
+    names = figures.run_names(more)
     assert names == ['CE, seed=0', 'LS, path=ls', 'CE, seed=1', 'LS, path=ls0']
-    assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
+    assert figures.run_names(more[:2], ['a', 'b']) == ['a', 'b']
     (tested,) = leave_shifted(tmp_path / 'shift', 'LS α=0.1', corruptions=['fog']).glob('*/fog_1')
-    assert figures.names_of([tested]) == ['LS α=0.1']
+    assert figures.run_names([tested]) == ['LS α=0.1']
     assert 'CE, seed=1' in words(draw_runs('reliability', more))
 
 
 def test_long_paths_are_named_by_what_tells_them_apart(tmp_path):
     def named(*paths):
-        return figures.names_of([tmp_path.joinpath(path) for path in paths])
+        return figures.run_names([tmp_path.joinpath(path) for path in paths])
 
     folders = [f'{"experiments/of_a_year/" * 3}{name}/a_network/seed0' for name in 'abcdef']
     assert named(*folders) == [*'abcdef']
@@ -136,7 +137,7 @@ def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch,
         drawn.append((kind, told, *options.values()))
         return Figure(figsize=(len(drawn), 1))
 
-    monkeypatch.setattr(figures, 'draw', draw)
+    monkeypatch.setattr(report_page, 'draw_figure', draw)
     out = tmp_path / 'page.html'
     run('report.py', tmp_path, '--html', out, '--figures', 'pictures', '--figure-format', 'svg')
     # Of a row of several runs, the figure says which one it is of.
@@ -189,13 +190,13 @@ def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkey
     leave_sweep(tmp_path / 'empty', rows=[])
     leave_sweep(tmp_path / 'torn')
     (tmp_path / 'torn/sweep.json').write_text('{"rows": [')
-    drawn, draw_really = [], figures.draw
+    drawn, draw_really = [], figures.draw_figure
 
     def draw(kind, runs, **options):
         drawn.append((kind, [*runs]))
         return draw_really(kind, runs, **options) if kind == 'sweep' else Figure()
 
-    monkeypatch.setattr(figures, 'draw', draw)
+    monkeypatch.setattr(report_page, 'draw_figure', draw)
     run('report.py', tmp_path, '--html', 'page.html')
     page = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
     assert ('maps', ['CE', 'LS', 'LS α=0, seed=1']) in drawn

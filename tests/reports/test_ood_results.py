@@ -4,7 +4,7 @@ import pytest
 from records import CE
 from records import write as write_record
 
-from mmcalib.reports.formats import report
+from mmcalib.reports.formats import tables_with_notes
 from mmcalib.reports.tables import tables_of
 from mmcalib.reports.tested_runs import find_runs
 
@@ -50,7 +50,7 @@ def test_each_score_is_a_row_of_a_table_beside_that_of_the_calibration(tmp_path)
     )
     # Once, whatever its scores.
     assert find_runs([tmp_path])[1] == [f'In no table, training unfinished: {tmp_path / "left"}.']
-    text = ' '.join(report([plain, unseen], [], 'markdown').split())
+    text = ' '.join(tables_with_notes([plain, unseen], [], 'markdown').split())
     assert '| OOD AUROC near (%) |' in text and '| AUROC (%) |' in text
 
 

@@ -10,7 +10,7 @@ from records import CE, member, model, trained, write
 
 from mmcalib.metrics.names import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
-from mmcalib.reports.formats import report, robustness_table
+from mmcalib.reports.formats import robustness_table, tables_with_notes
 from mmcalib.reports.tables import tables_of
 from mmcalib.reports.tested_runs import find_runs
 
@@ -115,7 +115,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     for about in ('', 'stored set c: '):
         assert f'under {about}{ALL}1, 5' in said
     assert ', seed 3' in said and 'fog at severity 1, 5' in said and 'shift' not in said
-    text = ' '.join(report(tables, others, 'markdown').split())
+    text = ' '.join(tables_with_notes(tables, others, 'markdown').split())
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text and '1.50 ± 0.71' in text
 
 

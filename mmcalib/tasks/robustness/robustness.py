@@ -22,7 +22,7 @@ from mmcalib.files import RESULTS
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.metric_columns import CLEAN, headline_text
-from mmcalib.reports.shifts import words
+from mmcalib.reports.shifts import shift_description
 from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs import config
 from mmcalib.runs import model as models
@@ -64,7 +64,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         print(robustness_table(found))
         if any(shift.kind == 'corruption' for shift in shifts):
             how = 'Images of the' if args.stored else 'Corrupted by'
-            print(f'{how} {words(found[0].tests)}.')
+            print(f'{how} {shift_description(found[0].tests)}.')
         print(f'Files: {cfg.work_dir}')
     leave_processes()
 

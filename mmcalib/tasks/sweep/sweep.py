@@ -35,7 +35,7 @@ from mmcalib.options import check_integer
 from mmcalib.reports import figures
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.metric_columns import headline_text, metric_columns
-from mmcalib.reports.row_labels import distinct
+from mmcalib.reports.row_labels import distinct_names
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
 from mmcalib.runs.config import load_config
@@ -67,9 +67,9 @@ def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     """Run a sweep with the train.py and test.py of a folder, or draw finished ones."""
     with parser.ending_with_errors('Stopped: the same command goes on from here.'):
         if args.plot and args.out:
-            summaries = [figures.load('sweep', folder) for folder in args.plot]
+            summaries = [figures.read_file('sweep', folder) for folder in args.plot]
             labels = [summary['loss'] for summary in summaries]
-            names = distinct(labels, [{'path': folder} for folder in args.plot])
+            names = distinct_names(labels, [{'path': folder} for folder in args.plot])
             save_figure(draw_sweep(dict(zip(names, summaries, strict=True))), args.out)
             print(f'Files: {args.out}')
             return
