@@ -1,7 +1,7 @@
-"""Calibration errors, parts of a Brier score and of an NLL, out of what ``counts.py`` counts.
+"""Calibration errors, and parts of the Brier score and of the NLL, computed from counts.
 
-Tables are ``(…, 3, B)``: count, correct, sum of confidences. They give as many values, ``(…)``, in
-float64, NaN for a table without predictions.
+A table is ``(…, 3, B)``: count, correct, sum of confidences of B bins. Values are ``(…)`` float64,
+NaN for a table without predictions.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch import Tensor
 from mmcalib.metrics.bins import equal_mass_bins, merge_equal_confidences
 from mmcalib.metrics.outcomes import BETAS
 
-# Of the smooth ECE: points of a grid, a power of two and one more, whose steps are far below any
-# width that is measured, and halvings of the width.
-GRID, HALVINGS = (1 << 12) + 1, 40
+# Points of the grid of the smooth ECE, a power of two and one more. Its steps are far below any
+# width that is measured.
+GRID_POINTS = (1 << 12) + 1
+HALVINGS = 40  # halvings of the interval that holds the width of the smooth ECE
 
 
 def calibration_error(table: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def calibration_error(table: Tensor) -> Tensor:
 
 
 def adaptive_error(table: Tensor, num_bins: int) -> Tensor:
-    """Return the calibration error over bins of equal count, AECE, in percent, of cells."""
+    """Return the calibration error of ``(3, C)`` fine bins over bins of equal count, in percent."""
     return calibration_error(equal_mass_bins(merge_equal_confidences(table), num_bins))
 
 
@@ -105,7 +106,7 @@ def reliability(table: Tensor) -> Tensor:
 
 
 def resolution(table: Tensor) -> Tensor:
-    r"""Return the resolution of confidence; 0.25 is the most, and the best.
+    r"""Return the resolution of confidence; 0.25 is the largest value, and the best.
 
     .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{acc})^2
     """
@@ -153,6 +154,7 @@ def classwise_error(table: Tensor) -> Tensor:
 
 
 def _rows(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return count, correct and sum of confidences of each bin, in float64."""
     return table.double().unbind(-2)
 
 
@@ -172,40 +174,44 @@ def smooth_error(table: Tensor) -> Tensor:
     ICLR 2024, Definitions 3 and 4.
 
     Args:
-        table: ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of
-            confidences.
+        table: ``(3, C)`` fine bins, ascending in confidence: count, correct, sum of confidences.
     """
     if not table[0].sum():
         return torch.tensor(torch.nan, dtype=torch.float64, device='cpu')
-    waves = _waves(table)
+    spectrum = _residual_spectrum(table)
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         sigma = (low + high) / 2
-        low, high = (sigma, high) if _error_at(waves, sigma) > sigma else (low, sigma)
+        if _smoothed_error(spectrum, sigma) > sigma:
+            low = sigma
+        else:
+            high = sigma
     return torch.tensor(100 * (low + high) / 2, dtype=torch.float64, device='cpu')
 
 
-def _waves(table: Tensor) -> Tensor:
+def _residual_spectrum(table: Tensor) -> Tensor:
     """Return the Fourier coefficients of the mirrored residuals, as shares of all predictions."""
-    table = table[:, table[0] > 0].double()
-    count, correct, conf = table
-    place = (conf / count).clamp(0, 1) * (GRID - 1)
-    below = place.floor().clamp(max=GRID - 2)
-    upper = (correct - conf) / count.sum() * (place - below)
-    lower = (correct - conf) / count.sum() - upper
-    residuals = torch.zeros(GRID, dtype=torch.float64, device='cpu')
-    residuals.index_add_(0, below.long(), lower).index_add_(0, below.long() + 1, upper)
-    # Ends are their own mirror images, so they hold twice what lies on them.
-    residuals[0] *= 2
-    residuals[-1] *= 2
-    return torch.fft.rfft(torch.cat([residuals, residuals[1:-1].flip(0)]))
+    count, correct, conf = table[:, table[0] > 0].double()
+    position = (conf / count).clamp(0, 1) * (GRID_POINTS - 1)
+    point_below = position.floor().clamp(max=GRID_POINTS - 2)
+    residual = (correct - conf) / count.sum()
+    upper_part = residual * (position - point_below)
+    grid = torch.zeros(GRID_POINTS, dtype=torch.float64, device='cpu')
+    grid.index_add_(0, point_below.long(), residual - upper_part)
+    grid.index_add_(0, point_below.long() + 1, upper_part)
+    # The two ends are their own mirror images, so their residuals count twice.
+    grid[0] *= 2
+    grid[-1] *= 2
+    return torch.fft.rfft(torch.cat([grid, grid[1:-1].flip(0)]))
 
 
-def _error_at(waves: Tensor, sigma: float) -> float:
-    k = torch.arange(len(waves), dtype=torch.float64, device='cpu')
-    smooth = torch.fft.irfft(waves * torch.exp(-((math.pi * k * sigma) ** 2) / 2), 2 * (GRID - 1))
-    # By the trapezoidal rule, the two ends count half: the mean over the whole mirrored circle.
-    return smooth.abs().mean().item() * (GRID - 1)
+def _smoothed_error(spectrum: Tensor, sigma: float) -> float:
+    """Return the integral of the absolute residuals, smoothed by a kernel of width sigma."""
+    k = torch.arange(len(spectrum), dtype=torch.float64, device='cpu')
+    kernel = torch.exp(-((math.pi * k * sigma) ** 2) / 2)
+    residuals = torch.fft.irfft(spectrum * kernel, 2 * (GRID_POINTS - 1))
+    # The trapezoidal rule counts the two ends half, which is the mean over the mirrored circle.
+    return residuals.abs().mean().item() * (GRID_POINTS - 1)
 
 
 def least_nll(curve: Tensor, count: float) -> float:
@@ -213,8 +219,8 @@ def least_nll(curve: Tensor, count: float) -> float:
 
     .. math:: \min_{T \in [1/16, 16]} \frac1N \sum_i \mathrm{NLL}_i(T)
 
-    of all predictions: the temperature is one number, so it is too good for them by about
-    1 / (2 N) nats.
+    over all predictions. The temperature is fitted to the same predictions, which makes the NLL too
+    low by about 1 / (2 N) nats.
 
     Source: Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate,
     arXiv:2501.19195; they take the temperature of a part of the predictions from the others.
@@ -223,7 +229,8 @@ def least_nll(curve: Tensor, count: float) -> float:
         curve: ``(33,)`` sums of the NLL at each of ``BETAS``.
         count: N.
     """
-    return _least(curve)[1] / count
+    _, value = _minimum(curve)
+    return value / count
 
 
 def removable_nll(curve: Tensor, count: float) -> float:
@@ -233,16 +240,23 @@ def removable_nll(curve: Tensor, count: float) -> float:
 
 def temperature(curve: Tensor, count: float) -> float:
     """Return the temperature of the least NLL: above 1 the predictions are over-confident."""
-    return math.exp(-_least(curve)[0])
+    log_beta, _ = _minimum(curve)
+    return math.exp(-log_beta)
 
 
-def _least(curve: Tensor) -> tuple[float, float]:
-    """Return where in log β a cubic spline through the curve is least, and its value there."""
-    from scipy.interpolate import CubicSpline  # takes a moment to import, and few need it
+def _minimum(curve: Tensor) -> tuple[float, float]:
+    """Return the log β at which a cubic spline through the curve is least, and its value there."""
+    from scipy.interpolate import CubicSpline  # Importing it takes a moment, and few need it.
 
-    places = np.log(BETAS)
-    spline = CubicSpline(places, curve.double().numpy())
-    inner = spline.derivative().roots(extrapolate=False)
-    found = [(max(float(spline(place)), 0.0), -place) for place in (*places, *inner)]
-    value, place = min(found)  # of equals the sharpest, as where all are right
-    return -place, value
+    log_betas = np.log(BETAS)
+    spline = CubicSpline(log_betas, curve.double().numpy())
+    stationary = spline.derivative().roots(extrapolate=False)
+    best_log_beta = -math.inf
+    least = math.inf
+    for log_beta in (*log_betas, *stationary):
+        value = max(float(spline(log_beta)), 0.0)
+        # Where values are equal, as if all predictions are correct, the largest β is taken.
+        if value < least or (value == least and log_beta > best_log_beta):
+            best_log_beta = log_beta
+            least = value
+    return best_log_beta, least

@@ -96,7 +96,7 @@ def check_options(
     elif groups is not None:
         raise TypeError('groups serve an interval alone: give interval=0.95 too')
     check_choice('protocol', protocol, PROTOCOLS)
-    if PROTOCOLS[protocol].group and groups is not None:
+    if PROTOCOLS[protocol].images_per_unit and groups is not None:
         raise TypeError(f'protocol={protocol!r} has groups of its own: leave groups out')
 
 

@@ -14,112 +14,129 @@ from mmcalib.metrics.outcomes import exact_one_minus_conf, pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
-# Which a constant added to all logits changes, so that probabilities do not tell them.
+# A constant added to all logits changes these scores, so probabilities do not tell them.
 NEED_LOGITS = ('max_logit', 'energy')
-ROUNDED_BITS = 15  # of the 23 of a float32, so that an image leaves at most 100 kB
+DROPPED_BITS = 15  # A rounded float32 loses so many of its 23 bits: an image keeps at most 100 kB.
 
 
-def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Tensor]:
     r"""Return scores of predictions, which are higher for in-distribution inputs.
 
     .. math::
         \max_k p_k - 1, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
 
     for logits l and p = softmax(l): ``max_probability``, ``max_logit``, ``energy`` (the negative
-    of the energy at temperature 1) and ``entropy`` (the negative of it). The first is float64 and
-    less 1, which keeps saturated predictions apart.
+    energy at temperature 1) and ``entropy`` (the negative entropy). The first is float64 and
+    reduced by 1, which keeps saturated predictions apart.
 
     Args:
         logits: ``(K, M)`` float32 or float64, finite.
-        wanted: Some of ``SCORES``.
+        required: Some of ``SCORES``.
 
     Returns:
-        ``(M,)`` of each, in nats or logits, on the CPU.
+        ``(M,)`` values of each score, in nats or logits, on the CPU.
 
     Source: Hendrycks and Gimpel, ICLR 2017; Hendrycks et al., Scaling Out-of-Distribution Detection
     for Real-World Settings, ICML 2022; Liu et al., Energy-Based Out-of-Distribution Detection,
     NeurIPS 2020.
     """
-    parts = []
+    parts: dict[str, list[Tensor]] = {name: [] for name in required}
     for (piece,) in pieces(logits):
         highest, top = piece.max(dim=0)
-        below = piece - highest
-        # Without the highest, whose 1 would drown the others in a saturated network.
-        others = below.exp().scatter_(0, top[None], 0)
-        # In float64, whose rounding does not show the order of the classes.
-        total = others.sum(dim=0, dtype=torch.float64)
+        gaps = piece - highest
+        # The top class is left out, since its 1 would drown the others in a saturated network.
+        other_exps = gaps.exp().scatter_(0, top[None], 0)
+        # The sums are float64, whose rounding does not show the order of the classes.
+        total = other_exps.sum(dim=0, dtype=torch.float64)
         conf = (1 / (1 + total)).to(piece.dtype)
-        entropy = (others * below).sum(dim=0, dtype=torch.float64) / (1 + total) - total.log1p()
+        weighted_gaps = (other_exps * gaps).sum(dim=0, dtype=torch.float64)
+        negative_entropy = weighted_gaps / (1 + total) - total.log1p()
         values = {
             'max_probability': -exact_one_minus_conf(conf, total / (1 + total)),
             'max_logit': highest,
             'energy': highest + total.log1p().to(piece.dtype),
-            'entropy': entropy.to(piece.dtype),
+            'entropy': negative_entropy.to(piece.dtype),
         }
-        parts.append([values[name].cpu() for name in wanted])
-    return dict(zip(wanted, map(torch.cat, zip(*parts, strict=True)), strict=True))
+        for name in required:
+            parts[name].append(values[name].cpu())
+    return {name: torch.cat(values) for name, values in parts.items()}
 
 
-def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+def scores_of_probabilities(probs: Tensor, required: Collection[str]) -> dict[str, Tensor]:
     """Return the scores of ``(K, M)`` probabilities, as in :func:`scores_of_logits`."""
     conf, top = probs.max(dim=0)
     sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0, dtype=torch.float64)
-    found = {
+    negative_entropy = torch.xlogy(probs, probs).sum(dim=0, dtype=torch.float64)
+    scores = {
         'max_probability': -exact_one_minus_conf(conf, sum_of_others).cpu(),
-        'entropy': torch.xlogy(probs, probs).sum(dim=0, dtype=torch.float64).to(probs.dtype).cpu(),
+        'entropy': negative_entropy.to(probs.dtype).cpu(),
     }
-    return {name: found[name] for name in wanted}
+    return {name: scores[name] for name in required}
 
 
 @dataclass
-class Scored:
-    """What the scores of an image leave.
+class OODCounts:
+    """Counts of the predictions of an image by their scores; those of images are concatenated.
 
     Attributes:
-        cells: Of each score, a table of values, and how often each is of a seen prediction and of
-            one of each OOD set; float32 where values share cells.
+        fine_bins: ``(2 + S, C)`` table of each score: distinct values, the number of
+            in-distribution predictions with each, and the numbers of predictions of S OOD sets;
+            float32 if values are rounded.
     """
 
-    cells: dict[str, Tensor]
+    fine_bins: dict[str, Tensor]
 
     def __getstate__(self) -> dict:
         return own_storage(vars(self))
 
     @property
     def count(self) -> float:
-        """How many predictions there are."""
-        return next(iter(self.cells.values()))[1:].sum().item()
+        """The number of predictions."""
+        table = next(iter(self.fine_bins.values()))
+        return table[1:].sum().item()
 
     @property
-    def rounded(self) -> bool:
-        """Whether values share cells."""
-        return next(iter(self.cells.values())).dtype == torch.float32
+    def is_rounded(self) -> bool:
+        """Whether values are rounded, so that some share a fine bin."""
+        table = next(iter(self.fine_bins.values()))
+        return table.dtype == torch.float32
 
-    def round(self) -> Scored:
-        """Have values share cells, and return self."""
-        for score, cells in () if self.rounded else [*self.cells.items()]:
-            code = cells[0].float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
-            values, rows = sum_by_key(code.view(torch.float32), cells[1:])
-            self.cells[score] = torch.cat([values[None], rows.float()])
+    def round(self) -> OODCounts:
+        """Round values in place, so that some share a fine bin, and return the counts."""
+        if self.is_rounded:
+            return self
+        rounded = {}
+        for score, table in self.fine_bins.items():
+            code = table[0].float().view(torch.int32) >> DROPPED_BITS << DROPPED_BITS
+            values, counts = sum_by_key(code.view(torch.float32), table[1:])
+            rounded[score] = torch.cat([values[None], counts.float()])
+        self.fine_bins = rounded
         return self
 
 
-def unseen_first(table: Tensor) -> Tensor:
-    """Return the table of cells with the unseen as the right ones, ascending in unlikeness."""
-    count, seen, total = table
-    return torch.stack([count, count - seen, -total]).flip(1)
+def detection_table(table: Tensor) -> Tensor:
+    """Return a ``(3, C)`` table with OOD as the correct class, ascending in the negative score."""
+    count, in_distribution, total = table
+    return torch.stack([count, count - in_distribution, -total]).flip(1)
 
 
-# Of tables of the cells of a score, in which the seen are the "right" ones.
+# Functions of ``(3, C)`` tables, ascending in a score, with in-distribution as the correct class.
 FIGURES = {
     'AUROC': auroc,
     'AUPR_in': aupr,
-    'AUPR_out': lambda table: aupr(unseen_first(table)),
-    'FPR95': lambda table: fpr(unseen_first(table)),
+    'AUPR_out': lambda table: aupr(detection_table(table)),
+    'FPR95': lambda table: fpr(detection_table(table)),
 }
 
 
-def ood_figures(seen: Tensor, unseen: Tensor) -> dict[str, float]:
-    """Return the figures of a score, in percent, by how many have each value, ascending."""
-    table = torch.stack([seen + unseen, seen, torch.zeros_like(seen)])
-    return {name: figure(table).item() for name, figure in FIGURES.items()}
+def ood_figures(in_distribution: Tensor, ood: Tensor) -> dict[str, float]:
+    """Return the figures of a score, in percent.
+
+    Args:
+        in_distribution: ``(C,)`` number of in-distribution predictions with each value of the
+            score, ascending.
+        ood: ``(C,)`` number of OOD predictions.
+    """
+    zeros = torch.zeros_like(in_distribution)
+    table = torch.stack([in_distribution + ood, in_distribution, zeros])
+    return {name: formula(table).item() for name, formula in FIGURES.items()}

@@ -1,4 +1,4 @@
-"""Protocols of segmentation: the pixels that count, and what errors are averaged over."""
+"""Protocols of segmentation: the pixels that are valid, and the images that are averaged over."""
 
 from __future__ import annotations
 
@@ -15,88 +15,110 @@ from mmcalib.metrics.definitions import find_metric, metric_value
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.predictions.boundary import boundary
 
-BACKGROUND = 0
+BACKGROUND_LABEL = 0
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way of judging a segmentation.
+    """A rule by which metrics of a segmentation are computed.
 
     Attributes:
-        region: Given the ``(H, W)`` labels and the width of a boundary, a mask of the pixels that
-            count; None for all.
-        group: How many consecutive images errors are computed over before they are averaged; None
-            for all of them.
-        alike: Groups weigh the same, rather than as many pixels as they have.
+        region: Function of the ``(H, W)`` labels and the width of a boundary that returns a mask of
+            the valid pixels; None for all.
+        images_per_unit: Number of consecutive images that a metric is computed for before values
+            are averaged; None for all images together.
+        equal_weights: Whether units have the same weight in the average, rather than their numbers
+            of pixels.
     """
 
     region: Callable[[Tensor, int], Tensor] | None = None
-    group: int | None = None
-    alike: bool = False
+    images_per_unit: int | None = None
+    equal_weights: bool = False
 
     def value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
-        """Return a metric of groups, the units, which together are the whole."""
-        is_of_curve = find_metric(name).required == 'nll_curve'
-        if self.group is None or not whole.count or (is_of_curve and not self.alike):
+        """Return a metric of the units, whose sum is the whole."""
+        if self.images_per_unit is None or not whole.count:
             return metric_value(name, whole)
-        if is_of_curve:  # There is one temperature for all, though images weigh the same.
+        if find_metric(name).required == 'nll_curve':
+            # There is one temperature for all units, whose weights may be equal.
+            if not self.equal_weights:
+                return metric_value(name, whole)
             curve = sum(unit.nll_curve / max(unit.count, 1) for unit in units)
             bins = sum(unit.bins / max(unit.count, 1) for unit in units)
             return metric_value(name, replace(whole, bins=bins, nll_curve=curve))
-        values = torch.tensor(
-            [metric_value(name, unit) for unit in units], dtype=torch.float64, device='cpu'
-        )
+        unit_values = [metric_value(name, unit) for unit in units]
+        values = torch.tensor(unit_values, dtype=torch.float64, device='cpu')
         bins = torch.stack([unit.bins for unit in units])
         return self.mean(values, bins, torch.ones_like(values)[None]).item()
 
     def mean(self, values: Tensor, bins: Tensor, weights: Tensor) -> Tensor:
-        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
+        """Return the means of ``(U,)`` values of units without NaN, ``(R,)``.
 
-        That is every value of an empty unit, and the AUROC of one without errors.
+        Every value of an empty unit is NaN, and so is the AUROC of a unit without errors.
+
+        Args:
+            values: ``(U,)``.
+            bins: ``(U, 3, B)`` bins of the units.
+            weights: ``(R, U)``, how often each of R resamples has each unit.
         """
-        share = torch.ones_like(values) if self.alike else bins[:, 0].sum(dim=-1)
-        share = torch.where(values.isnan(), 0, share)
-        return weights @ (share * values.nan_to_num(0)) / (weights @ share)
+        unit_weight = torch.ones_like(values) if self.equal_weights else bins[:, 0].sum(dim=-1)
+        unit_weight = torch.where(values.isnan(), 0, unit_weight)
+        return weights @ (unit_weight * values.nan_to_num(0)) / (weights @ unit_weight)
 
     def intervals(
-        self, names: Sequence[str], units: Sequence[Counts], images: Sequence[Tensor], **how: Any
+        self,
+        names: Sequence[str],
+        units: Sequence[Counts],
+        images: Sequence[Tensor],
+        **options: Any,
     ) -> dict[str, float]:
-        """Return the ends of intervals over images, by their bins and sums, or over groups."""
-        if self.group is None:
-            return interval_values(names, *images, **how)
-        tables = (torch.stack([getattr(u, name) for u in units]) for name in ('bins', 'sums'))
-        return interval_values(names, *tables, mean=self.mean, **how)
+        """Return the ends of intervals over images, or over units where a metric is their mean.
+
+        Args:
+            names: Names of metrics.
+            units: Counts of the units.
+            images: ``(n, 3, B)`` bins and ``(n, 2)`` sums of the images.
+            options: Options of :func:`~mmcalib.metrics.intervals.interval_values`.
+        """
+        if self.images_per_unit is None:
+            bins, sums = images
+            return interval_values(names, bins, sums, **options)
+        bins = torch.stack([unit.bins for unit in units])
+        sums = torch.stack([unit.sums for unit in units])
+        return interval_values(names, bins, sums, mean=self.mean, **options)
 
 
 def foreground(label: Tensor, _: int) -> Tensor:
-    """Return where an ``(H, W)`` label map is not background, label 0."""
-    return label != BACKGROUND
+    """Return the mask of an ``(H, W)`` label map's pixels that are not background."""
+    return label != BACKGROUND_LABEL
 
 
 def check_background(meta: Mapping, reason: str, remedy: str) -> None:
-    """Raise a UserError where class 0 is no background, by what a data set or a sample says.
+    """Raise a UserError if the meta data of a data set or a sample say that class 0 is an object.
 
     It prevents a wrong number: mmseg's ``reduce_zero_label`` ignores label 0 and counts the others
     from 0 on, so a metric of the foreground would leave out a class.
 
     Args:
-        meta: With ``reduce_zero_label`` and ``classes``, if they are known.
-        reason: Begins the error: what leaves class 0 out.
-        remedy: Ends it.
+        meta: Meta data, with ``reduce_zero_label`` and ``classes`` if they are known.
+        reason: Subject of the error: the option or metric that leaves class 0 out.
+        remedy: End of the error.
     """
-    if meta.get('reduce_zero_label'):
-        first = ''.join(f' {name!r},' for name in (meta.get('classes') or ())[:1])
-        raise UserError(
-            f'{reason} leaves out class 0, which is no background after reduce_zero_label=True '
-            f'but{first} a class like the others: {remedy}'
-        )
+    if not meta.get('reduce_zero_label'):
+        return
+    classes = meta.get('classes')
+    first_class = f' {classes[0]!r},' if classes else ''
+    raise UserError(
+        f'{reason} leaves out class 0, which is no background after reduce_zero_label=True '
+        f'but{first_class} a class like the others: {remedy}'
+    )
 
 
 PROTOCOLS = {
     'pooled': Protocol(),
     'foreground': Protocol(foreground),
-    'image': Protocol(group=1, alike=True),
-    # The paper's: averaged by the pixels of 8 images.
-    'paper': Protocol(foreground, group=8),
+    'image': Protocol(images_per_unit=1, equal_weights=True),
+    # The paper averages over batches of 8 images, weighted by their pixels.
+    'paper': Protocol(foreground, images_per_unit=8),
     'boundary': Protocol(boundary),
 }

@@ -1,10 +1,10 @@
-"""Failure detection: figures of predictions in the order of their confidence.
+"""Failure detection: metrics of predictions in the order of their confidence.
 
-All are of a ``(3, C)`` table of cells, ascending in confidence: count, correct, sum of confidences.
-A cell is a group of predictions that are tied, whose order is averaged over: no order of samples
-changes a number. AURC, AUGRC and AUROC also take ``(R, 3, C)`` tables of R draws.
+They are functions of a ``(3, C)`` table of fine bins, ascending in confidence: count, correct, sum
+of confidences. Predictions in one fine bin are tied, and their order is averaged over, so no order
+of samples changes a value. AURC, AUGRC and AUROC also take ``(R, 3, C)`` tables of R resamples.
 
-All are in percent, float64 scalars, and NaN without predictions.
+Values are in percent, float64 scalars, and NaN without predictions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# What rounding may add to a product of a level and a number of predictions.
+# Rounding may add so much to the product of a level and a number of predictions.
 ROUNDING = 1e-9
 
 
@@ -21,14 +21,14 @@ def aurc(table: Tensor) -> Tensor:
 
     .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
 
-    for :math:`E_i` errors among the i most confident predictions. 0 if all are right, 100 if all
+    for :math:`E_i` errors among the i most confident predictions. 0 if all are correct, 100 if all
     are wrong.
 
     Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
     Classifiers, ICLR 2019.
     """
     count, wrong, before, errors = _descending(table)
-    # The sum over the bin of (errors + j wrong / count) / (before + j), j from 1 to count.
+    # The sum over a fine bin of (errors + j wrong / count) / (before + j), j from 1 to count.
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
     sums = wrong + (errors - before * wrong / count.clamp(min=1)) * reciprocals
     return 100 * sums.sum(-1) / count.sum(-1)
@@ -39,7 +39,7 @@ def augrc(table: Tensor) -> Tensor:
 
     .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
 
-    0 if all are right, :math:`50 (1 + 1/N)` if all are wrong.
+    0 if all are correct, :math:`50 (1 + 1/N)` if all are wrong.
 
     Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
     Systems, NeurIPS 2024.
@@ -49,68 +49,71 @@ def augrc(table: Tensor) -> Tensor:
 
 
 def auroc(table: Tensor) -> Tensor:
-    r"""Return the AUROC of failure detection; NaN if all are right, or all wrong.
+    r"""Return the AUROC of failure detection; NaN if all are correct, or all wrong.
 
     .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
 
-    for a right prediction r and a wrong one w.
+    for a correct prediction r and a wrong one w.
 
     Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples, ICLR 2017.
     """
     count, wrong, before, errors = _descending(table)
-    right, rights_above = count - wrong, before - errors
-    pairs = (wrong * (rights_above + right / 2)).sum(-1)
-    return 100 * pairs / (right.sum(-1) * wrong.sum(-1))
+    correct = count - wrong
+    correct_before = before - errors
+    pairs = (wrong * (correct_before + correct / 2)).sum(-1)
+    return 100 * pairs / (correct.sum(-1) * wrong.sum(-1))
 
 
 def aupr(table: Tensor) -> Tensor:
-    r"""Return the area under the curve of precision and recall of the right ones, in percent.
+    r"""Return the area under the curve of precision and recall of correct predictions, in percent.
 
     .. math:: \frac1R \sum_{r} \frac{R_r}{i_r}
 
-    over the R right predictions r, each at the place :math:`i_r` from the most confident on, with
-    :math:`R_r` right ones up to it: average precision, without interpolation. NaN if all are
-    right, or all wrong.
+    over the R correct predictions r, each at rank :math:`i_r` from the most confident on, with
+    :math:`R_r` correct ones up to it: average precision, without interpolation. NaN if all are
+    correct, or all wrong.
 
     Source: Hendrycks and Gimpel, ICLR 2017.
     """
     count, wrong, before, errors = _descending(table)
-    right, rights_above = count - wrong, before - errors
-    if not right.sum() * wrong.sum():
+    correct = count - wrong
+    correct_before = before - errors
+    if not correct.sum() * wrong.sum():
         return _nan()
-    # If the j-th of a bin is right, so are other_share of the j - 1 before it. The sum over j of
-    # right / count * (rights_above + 1 + (j - 1) other_share) / (before + j), from 1 to count.
-    other_share = (right - 1) / (count - 1).clamp(min=1)
+    # If the j-th prediction of a fine bin is correct, so is the share `other_share` of the j - 1
+    # before it. The sum over j, from 1 to count, is that of
+    # correct / count * (correct_before + 1 + (j - 1) other_share) / (before + j).
+    other_share = (correct - 1) / (count - 1).clamp(min=1)
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
-    rest = rights_above + 1 - (before + 1) * other_share
-    sums = right / count * (rest * reciprocals + other_share * count)
-    return 100 * sums.sum() / right.sum()
+    rest = correct_before + 1 - (before + 1) * other_share
+    sums = correct / count * (rest * reciprocals + other_share * count)
+    return 100 * sums.sum() / correct.sum()
 
 
 def fpr(table: Tensor, recall: float = 0.95) -> Tensor:
-    r"""Return the share of wrong predictions that are accepted with a share of the right ones.
+    r"""Return the share of wrong predictions that are accepted with a share of the correct ones.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
         \qquad m = \lceil \mathrm{recall} \cdot R \rceil
 
-    of W wrong and R right predictions, for the m-th most confident right one. Of r right and w
-    wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the j-th right
-    one. NaN if all are right, or all wrong.
+    of W wrong and R correct predictions, for the m-th most confident correct one. Among r correct
+    and w wrong predictions that are tied, :math:`j w / (r + 1)` wrong ones are expected before the
+    j-th correct one. NaN if all are correct, or all wrong.
 
     Args:
-        table: Of cells.
-        recall: Share of the right predictions that are to be accepted, in (0, 1).
+        table: ``(3, C)`` table of fine bins.
+        recall: Share of the correct predictions that are to be accepted, in (0, 1).
     """
     count, wrong, before, errors = _descending(table)
-    right = count - wrong
-    if not right.sum() * wrong.sum():
+    correct = count - wrong
+    if not correct.sum() * wrong.sum():
         return _nan()
-    wanted = torch.ceil(recall * right.sum() - ROUNDING)
-    cell = torch.searchsorted(right.cumsum(0), wanted)
-    within = wanted - (before - errors)[cell]
-    accepted = errors[cell] + within * wrong[cell] / (right[cell] + 1)
-    return 100 * accepted / wrong.sum()
+    correct_accepted = torch.ceil(recall * correct.sum() - ROUNDING)
+    last_bin = torch.searchsorted(correct.cumsum(0), correct_accepted)
+    correct_in_last = correct_accepted - (before - errors)[last_bin]
+    wrong_in_last = correct_in_last * wrong[last_bin] / (correct[last_bin] + 1)
+    return 100 * (errors[last_bin] + wrong_in_last) / wrong.sum()
 
 
 def risk(table: Tensor, coverage: float) -> Tensor:
@@ -122,9 +125,9 @@ def risk(table: Tensor, coverage: float) -> Tensor:
     if not len(count):
         return _nan()
     accepted = torch.ceil(coverage * count.sum() - ROUNDING)
-    cell = torch.searchsorted(count.cumsum(0), accepted)
-    found = errors[cell] + (accepted - before[cell]) * wrong[cell] / count[cell]
-    return 100 * found / accepted
+    last_bin = torch.searchsorted(count.cumsum(0), accepted)
+    wrong_in_last = (accepted - before[last_bin]) * wrong[last_bin] / count[last_bin]
+    return 100 * (errors[last_bin] + wrong_in_last) / accepted
 
 
 def coverage(table: Tensor, risk: float) -> Tensor:
@@ -137,17 +140,19 @@ def coverage(table: Tensor, risk: float) -> Tensor:
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
-    whole = errors + wrong <= risk * (before + count) + ROUNDING
-    # Within a bin whose errors are more frequent than allowed: until they use up what was left.
+    is_whole_accepted = errors + wrong <= risk * (before + count) + ROUNDING
+    # A fine bin with a larger error rate is accepted in part, until the errors that the risk still
+    # allows are used up.
     surplus = wrong / count - risk
-    steps = ((risk * before - errors + ROUNDING) / surplus).floor()
-    part = (surplus > 0) & (steps >= 1)
-    accepted = torch.where(whole, before + count, torch.where(part, before + steps, 0))
+    num_in_part = ((risk * before - errors + ROUNDING) / surplus).floor()
+    is_part_accepted = (surplus > 0) & (num_in_part >= 1)
+    accepted = torch.where(is_part_accepted, before + num_in_part, 0)
+    accepted = torch.where(is_whole_accepted, before + count, accepted)
     return 100 * accepted.max() / count.sum()
 
 
 def risk_coverage_curve(table: Tensor) -> Tensor:
-    """Return coverage and risk after each bin, ``(2, C)``, from the most confident on, in percent.
+    """Return coverage and risk after each fine bin, ``(2, C)``, in percent, descending.
 
     Empty bins are left out.
     """
@@ -157,9 +162,9 @@ def risk_coverage_curve(table: Tensor) -> Tensor:
 
 
 def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return count and errors of each bin, and those of all that are more confident.
+    """Return the count and errors of each fine bin, and the sums of those that are more confident.
 
-    Without the empty bins of one table; in several they are in different places.
+    Empty bins of a single table are left out; those of resamples differ, so they stay.
     """
     if table.ndim == 2:
         table = table[:, table[0] > 0]

@@ -1,4 +1,4 @@
-"""Calibration of each stratum of the predictions: those of one class, or as far from a boundary."""
+"""Calibration of each stratum of predictions, such as a class or a range of boundary distances."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from mmcalib.tables import TextTable
 def stratum_figures(table: Tensor) -> dict[str, list[float]]:
     """Return ECE, accuracy and mean confidence, in percent, and the count of each stratum.
 
-    NaN for what has no predictions, but for its count, 0.
+    Values of an empty stratum are NaN, but for its count, 0.
 
     Args:
-        table: ``(3, S, B)``: count, correct, sum of confidences.
+        table: ``(3, S, B)`` bins of S strata: count, correct, sum of confidences.
 
     Returns:
-        By the names ``ECE``, ``accuracy``, ``confidence`` and ``count``, S numbers each.
+        S numbers for each of ``ECE``, ``accuracy``, ``confidence`` and ``count``.
     """
-    table = table.movedim(0, 1)
+    bins = table.movedim(0, 1)
     return {
-        'ECE': errors.calibration_error(table).tolist(),
-        'accuracy': errors.accuracy(table).tolist(),
-        'confidence': errors.confidence(table).tolist(),
-        'count': table[:, 0].sum(dim=-1).long().tolist(),
+        'ECE': errors.calibration_error(bins).tolist(),
+        'accuracy': errors.accuracy(bins).tolist(),
+        'confidence': errors.confidence(bins).tolist(),
+        'count': bins[:, 0].sum(dim=-1).long().tolist(),
     }
 
 
@@ -34,14 +34,13 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
     """Return a table for the log, one line for each stratum.
 
     Args:
-        table: ``(3, S, B)``.
-        names: S of them.
-        heading: Of the names.
+        table: ``(3, S, B)`` bins of S strata.
+        names: Names of the strata.
+        heading: Heading of the column of names.
     """
-    figures = stratum_figures(table)
-    rows = [
-        [name, *(f'{value:.2f}' for value in row), f'{count:,}']
-        for name, *row, count in zip(names, *figures.values(), strict=True)
-    ]
+    columns = stratum_figures(table).values()
+    rows = []
+    for name, *percentages, count in zip(names, *columns, strict=True):
+        rows.append([name, *(f'{value:.2f}' for value in percentages), f'{count:,}'])
     headings = [heading, 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count']
     return TextTable(headings, rows).write()

@@ -101,7 +101,7 @@ class StreamingMetrics:
 
     def reset(self) -> None:
         """Forget all predictions."""
-        self._tally = Tally(self.num_bins, self.protocol.group)
+        self._tally = Tally(self.num_bins, self.protocol.images_per_unit)
         self._image_tables: list[tuple[Tensor, Tensor, Tensor]] = []
         # Several labels are counted label by label in `compute`, since a small count per label and
         # batch would cost 0.4 ms each.
@@ -185,7 +185,7 @@ class StreamingMetrics:
         if any(is_waiting for is_waiting, _ in ranks):
             return self._compute_by_label(groups)
         shares = self.gather(self._tally.sums())
-        if len(shares) > 1 and self.protocol.group not in (None, 1):
+        if len(shares) > 1 and self.protocol.images_per_unit not in (None, 1):
             raise UserError(
                 f'protocol={self.protocol_name!r} averages over consecutive images, whose order is '
                 'not known on several processes: take another protocol, or one process'
@@ -204,7 +204,7 @@ class StreamingMetrics:
 
     def _joined_units(self, shares: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all processes: one, or one for each unit of the protocol."""
-        has_units = self.protocol.group is not None
+        has_units = self.protocol.images_per_unit is not None
         tally = Tally(self.num_bins, images_per_sum=1 if has_units else None)
         for sums in shares:
             for counts in sums:

@@ -199,7 +199,7 @@ class CalibrationMetric(ListMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
         protocol = PROTOCOLS[self.protocol]
-        tally = Tally(self.num_bins, protocol.group)
+        tally = Tally(self.num_bins, protocol.images_per_unit)
         if results and not isinstance(results[0], Counts):
             predictions = self._predictions_of_scores(results)
             outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)

@@ -10,7 +10,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.protocols import BACKGROUND, check_background
+from mmcalib.metrics.protocols import BACKGROUND_LABEL, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import read_samples
 
@@ -63,7 +63,7 @@ class ForegroundIoU(ListMetric):
         both, predicted, label = sum(results) if results else torch.zeros(3, 1, device='cpu')
         union = predicted + label - both
         classes = union > 0
-        classes[BACKGROUND] = False
+        classes[BACKGROUND_LABEL] = False
         if not classes.any():
             text = f'no class but the background in {len(results)} images, so mIoU is NaN'
             self.log(text, logging.WARNING)

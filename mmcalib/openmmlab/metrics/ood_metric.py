@@ -15,7 +15,7 @@ from mmcalib.metrics.ood_scores import (
     FIGURES,
     NEED_LOGITS,
     SCORES,
-    Scored,
+    OODCounts,
     ood_figures,
     scores_of_logits,
     scores_of_probabilities,
@@ -92,7 +92,7 @@ class OODMetric(ListMetric):
         self.ood_index = ood_index
         self.ignore_index = ignore_index
 
-    def read(self, sample: dict) -> Scored:
+    def read(self, sample: dict) -> OODCounts:
         """Return how often each score is that of an ID prediction, and of each OOD set."""
         predictions = self._read_predictions(sample)
         valid = predictions.valid
@@ -118,7 +118,7 @@ class OODMetric(ListMetric):
         cells = {}
         for name, values in scores.items():
             cells[name] = torch.cat([values.double()[None], counts])
-        return self.limited(Scored(cells))
+        return self.limited(OODCounts(cells))
 
     def _read_predictions(self, sample: dict) -> ImagePredictions:
         """Return the predictions of an image, with a classifier's logits if they are known."""
@@ -150,7 +150,7 @@ class OODMetric(ListMetric):
                 f'a binary segmentor two channels, or take {others}'
             )
 
-    def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
+    def compute_metrics(self, results: list[OODCounts]) -> dict[str, float]:
         """Return the figures of all images."""
         limit = FineBinLimit()
         for result in results:  # those of all processes together
@@ -159,7 +159,7 @@ class OODMetric(ListMetric):
         names = ['ID', *(groups or ('OOD',))]
         nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64, device='cpu')
         for score in self.scores:
-            cells = torch.cat([nothing, *(x.cells[score].double() for x in results)], dim=1)
+            cells = torch.cat([nothing, *(x.fine_bins[score].double() for x in results)], dim=1)
             seen, *unseen = sum_by_key(cells[0], cells[1:])[1]
             found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
             means = {}

@@ -374,7 +374,7 @@ def metrics_in(mine: Path, split: str) -> list[dict]:
     path, metrics = mine / of_split(STATISTICS, split), record.metrics
     if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
         kept = CalibrationStatistics.load(path)
-        if PROTOCOLS[kept.protocol].group is None:  # else it is a mean of several
+        if PROTOCOLS[kept.protocol].images_per_unit is None:  # else it is a mean of several
             bins = kept.image_bins
             ends = interval_values(['ECE'], bins, bins.new_zeros(len(bins), 2), coverage=0.95)
             metrics |= {f'{PREFIX}{name}': end for name, end in ends.items()}
@@ -438,7 +438,7 @@ def image_bins(mine: Path) -> Tensor | None:
     if not path.is_file():
         return None
     kept = CalibrationStatistics.load(path)
-    return kept.image_bins if PROTOCOLS[kept.protocol].group is None else None
+    return kept.image_bins if PROTOCOLS[kept.protocol].images_per_unit is None else None
 
 
 def mean_ece(row: Mapping) -> float:
