@@ -10,7 +10,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from mmcalib import __version__
 from mmcalib.cli.files import package_folder
@@ -54,30 +54,37 @@ UNMOVED = {
 OTHER_NAMES = {'test-robustness': 'robustness'}
 
 
-def main(name: str | None = None) -> NoReturn:
-    """Run a command and exit with its status.
+def main(name: str | None = None) -> None:
+    """Run a command, and exit with its status unless that is 0.
 
     Args:
         name: Name of the command, as a file of ``tools/`` gives it; None to take it from the
             command line, as the console command does.
     """
     if name is not None:
-        sys.exit(run_command(name, sys.argv[1:]))
+        exit_unless_zero(run_command(name, sys.argv[1:]))
+        return
     word = sys.argv[1] if len(sys.argv) > 1 else ''
     name = word.replace('_', '-')
     name = OTHER_NAMES.get(name, name)
     if name in (*COMMANDS, *UNMOVED):
         sys.argv = [f'mmcalib {name}', *sys.argv[2:]]
-        sys.exit(run_command(name, sys.argv[1:]))
-    if word == '--version':
+        exit_unless_zero(run_command(name, sys.argv[1:]))
+    elif word == '--version':
         print(f'mmcalib {__version__}')
-        sys.exit()
-    if word in ('', '-h', '--help', 'help'):
+    elif word in ('', '-h', '--help', 'help'):
         print(help_text())
-        sys.exit(0 if word else 2)
-    near = did_you_mean(name, (*COMMANDS, *UNMOVED))
-    print(f'{USAGE}\nmmcalib: error: no command {word!r}{near}', file=sys.stderr)
-    sys.exit(2)
+        exit_unless_zero(0 if word else 2)
+    else:
+        near = did_you_mean(name, (*COMMANDS, *UNMOVED))
+        print(f'{USAGE}\nmmcalib: error: no command {word!r}{near}', file=sys.stderr)
+        sys.exit(2)
+
+
+def exit_unless_zero(status: int) -> None:
+    """End the process with a status; with 0 let it go on, as a caller in Python expects."""
+    if status:
+        sys.exit(status)
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from mmcalib.openmmlab.same_data import same_data
 from mmcalib.reports.metric_columns import HEADLINE
 from mmcalib.runs.checks import check_selection
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
-from mmcalib.runs.record import walk
+from mmcalib.runs.config_tree import walk
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = [path.stem for path in sorted((ROOT / 'configs/ce').glob('*.py'))]

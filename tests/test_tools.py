@@ -20,7 +20,7 @@ from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.tested_runs import read_runs
-from mmcalib.runs.record import paths_of, view_count
+from mmcalib.runs.record import checkpoint_paths, view_count
 
 # The second also measures what visualize.py boundary draws, as a newcomer's config may.
 CONFIGS = {
@@ -88,7 +88,7 @@ def test_a_training_ends_with_a_test_of_the_best_checkpoint_and_an_answer(traine
     kept, lines = file.read_text(), screen.splitlines()
     (best,) = folder.glob('best_calibration_ECE_epoch_*.pth')
     found = results(folder)
-    assert paths_of(found['model']) == [str(best)]
+    assert checkpoint_paths(found['model']) == [str(best)]
     last = [line for line in kept.splitlines() if 'Epoch(test)' in line][-1]
     for key in ('calibration/ECE', 'calibration/AECE'):
         assert f'{key}: {found["metrics"][key]:.4f}' in last

@@ -17,15 +17,14 @@ from mmcalib.runs.checkpoint import (
     Checkpoint,
     checkpoint_of,
     choose_validated_weights,
-    newest_checkpoint,
     read_checkpoint,
 )
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
 from mmcalib.runs.evaluation import classes_in, run_test
-from mmcalib.runs.model import describe, facts_in, load
+from mmcalib.runs.model import describe, load
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.resume import check_settings
+from mmcalib.runs.resume import continues_in_work_dir, newest_checkpoint, resume_from
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked, set_aside
 
@@ -63,35 +62,6 @@ def configure(options: TrainOptions) -> Config:
     return cfg
 
 
-def resume_from(cfg: Config, start: str) -> None:
-    """Have a training go on from a checkpoint, or from the newest whole one of a work dir.
-
-    mmengine's own search trusts a file that names the last one, which may have been cut off.
-
-    Args:
-        cfg: Of the run.
-        start: A checkpoint or a work dir; ``'auto'`` for that of the run.
-
-    Raises:
-        UserError: If there has been a checkpoint in the run's work dir, and none is whole; if the
-            settings are others than those of the checkpoint, see :func:`check_settings`.
-    """
-    folder = cfg.work_dir if start == 'auto' else start
-    found = newest_checkpoint(folder) if Path(folder).is_dir() else None
-    if start == 'auto' and found is None:
-        if Path(folder, 'last_checkpoint').is_file():
-            best = ', '.join(str(path) for path in sorted(Path(folder).glob('best_*.pth')))
-            others = f', such as {best}, which has no state of the optimizer' if best else ''
-            raise UserError(
-                f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop '
-                f'while it was written. Resume from another with --resume PATH{others}'
-            )
-        return  # a first start, with the weights that the config names
-    cfg.resume, cfg.load_from = True, str(found or start)
-    # Raises the errors of the checkpoint before the data are listed.
-    check_settings(read_checkpoint(cfg.load_from), facts_in(cfg), cfg)
-
-
 def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     """Train, then test the best checkpoint if the config has a test split and `test` is set.
 
@@ -111,7 +81,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         runner = build_runner(cfg)
         check_run(runner, splits)
         log_start(runner, splits)
-        if is_main_process() and not goes_on(cfg):
+        if is_main_process() and not continues_in_work_dir(cfg):
             aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
             if aside:
                 print_log(f'What an earlier run left here is in {aside} now.', logger='current')
@@ -136,12 +106,6 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         model = describe([runner.cfg], [checkpoint], ['test'])
         model['members'][0]['finished'] = True
         return run_test(runner, model, [checkpoint])
-
-
-def goes_on(cfg: Config) -> bool:
-    """Return whether a training is resumed from a checkpoint in its own work dir."""
-    start = cfg.get('load_from') if cfg.get('resume') else None
-    return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
 
 
 def last_checkpoint(runner: Runner) -> Path | None:

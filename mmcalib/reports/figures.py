@@ -20,7 +20,8 @@ from mmcalib.reports.row_labels import distinct_names
 from mmcalib.reports.shifts import common_metrics, corruption_tests
 from mmcalib.reports.tables import Row, table_rows
 from mmcalib.reports.tested_runs import TestedRun, read_runs
-from mmcalib.runs.record import Record, check_shape, model_label, read_json
+from mmcalib.runs.labels import model_label
+from mmcalib.runs.record import Record, check_shape, read_json
 from mmcalib.visualization import (
     ConfidenceMaps,
     draw_boundary_curves,

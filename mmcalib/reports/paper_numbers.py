@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from mmcalib.reports.tested_runs import TestedRun
-from mmcalib.runs.record import COUNTS_VALID_PIXELS, is_ensemble
+from mmcalib.runs.labels import COUNTS_VALID_PIXELS
+from mmcalib.runs.record import is_ensemble
 
 
 @cache

@@ -13,7 +13,7 @@ from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.reports.row_labels import differing_settings, distinct_names, flatten, key_and_value
 from mmcalib.reports.tested_runs import TestedRun
-from mmcalib.runs.record import digest, paths_of
+from mmcalib.runs.record import checkpoint_paths, digest
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
@@ -237,7 +237,7 @@ def table_rows(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str
         for run in group:
             seed = run.record.seed
             # The members of an ensemble may have several seeds.
-            key = tuple(paths_of(run.record.model)) if seed is None else seed
+            key = tuple(checkpoint_paths(run.record.model)) if seed is None else seed
             newest = newest_by_seed.setdefault(key, run)
             if newest is not run:
                 reason = f'{run.label}, seed {seed} again, older than {newest.path}'

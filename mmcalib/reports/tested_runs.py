@@ -14,7 +14,8 @@ from mmcalib.metrics.names import OOD
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
-from mmcalib.runs.record import Record, model_label
+from mmcalib.runs.labels import model_label
+from mmcalib.runs.record import Record
 from mmcalib.runs.work_dir import EARLIER
 
 # Files that mark the folder of a run; where it has no test, why, by the first of them.

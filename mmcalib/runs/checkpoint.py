@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from mmcalib.cli.files import other_checkpoints
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
-from mmcalib.runs.config_tree import parse_config
-from mmcalib.runs.record import digest, type_name
+from mmcalib.runs.record import digest
 
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 AVERAGE = 'ema_state_dict'  # in a checkpoint of a training with mmengine's EMAHook
 CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
 NAME_WITH_HASH = re.compile(r'-([0-9a-f]{8,})[.]')  # as published weights have it
+ORIGINAL_IS_VALIDATED = re.compile(r"""\bevaluate_on_ema['"]?\s*[=:]\s*False\b""")
 DATE = re.compile(r'(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])')
 
 
@@ -116,15 +116,13 @@ def choose_validated_weights(content: Mapping, path: str) -> Mapping:
 
 
 def _is_average_validated(content: Mapping) -> bool:
-    """Return whether a training has validated the average of its weights, by its own config."""
+    """Return whether a training has validated the average of its weights, by its config's text.
+
+    The text may be anyone's and is not executed. As mmengine writes it, the option stands in a call
+    of dict, or as a key.
+    """
     text = (content.get('meta') or {}).get('cfg')
-    try:
-        cfg = parse_config(text) if isinstance(text, str) else {}
-    except ValueError:
-        return True
-    hooks = [*(cfg.get('custom_hooks') or ()), *(cfg.get('default_hooks') or {}).values()]
-    averaging = [hook for hook in hooks if hook and type_name(hook['type']).endswith('EMAHook')]
-    return all(hook.get('evaluate_on_ema', True) for hook in averaging)
+    return not (isinstance(text, str) and ORIGINAL_IS_VALIDATED.search(text))
 
 
 def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
@@ -330,10 +328,3 @@ def damage(path: str | Path) -> str | None:
         if start[:1] == b'\x80' or zipfile.is_zipfile(file):  # \x80: PyTorch before 1.6
             return None
     return 'it was not written to its end' if start == b'PK' else 'it is another kind of file'
-
-
-def newest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the whole checkpoint of the highest epoch or iteration in a folder."""
-    paths = [path for kind in ('epoch', 'iter') for path in Path(folder).glob(f'{kind}_*.pth')]
-    paths = [path for path in paths if path.stem.split('_')[-1].isdigit() and not damage(path)]
-    return max(paths, key=lambda path: int(path.stem.split('_')[-1]), default=None)

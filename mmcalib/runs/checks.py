@@ -31,7 +31,7 @@ from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to, name_samples
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.runs.checkpoint import check_classes, classes_of
-from mmcalib.runs.config_tree import parameters_of
+from mmcalib.runs.config_tree import constructor_options
 from mmcalib.runs.missing_data import missing_data_message
 from mmcalib.tensors import unchanged_randomness
 
@@ -301,7 +301,7 @@ def reason_of(error: Exception) -> str:
         kind, name = kinds[-1], kinds[-1].__name__
         return (
             f'{name} has no option {option[1]}'
-            f'{did_you_mean(option[1], parameters_of(kind), of=name)} '
+            f'{did_you_mean(option[1], constructor_options(kind), of=name)} '
             '(if the _base_ has set it, add _delete_=True beside the new type; in a config with '
             'read_base, assign the whole dict: model.head.loss = dict(type=…))'
         )

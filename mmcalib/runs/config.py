@@ -27,8 +27,7 @@ from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.files import experiment_name
 from mmcalib.openmmlab.splits import TESTED_SPLIT
 from mmcalib.options import check_integer
-from mmcalib.runs.config_tree import class_of, find_toolbox
-from mmcalib.runs.record import walk
+from mmcalib.runs.config_tree import find_class, find_toolbox, walk
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.
@@ -105,7 +104,7 @@ def list_single_metrics(cfg: Config) -> None:
     for key in ('val_evaluator', 'test_evaluator'):
         evaluator = cfg.get(key)
         if isinstance(evaluator, Mapping) and 'type' in evaluator:
-            kind = class_of(evaluator, cfg.get('default_scope'), METRICS)
+            kind = find_class(evaluator, cfg.get('default_scope'), METRICS)
             if inspect.isclass(kind) and issubclass(kind, BaseMetric):
                 cfg[key] = [evaluator]
 

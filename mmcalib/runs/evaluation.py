@@ -23,8 +23,14 @@ from mmcalib.openmmlab.splits import tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
-from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_in, plain, type_name
-from mmcalib.runs.record import Record, paths_of
+from mmcalib.runs.config_tree import (
+    DATASET_KEYS,
+    describe_dataset,
+    plain,
+    plain_pipelines,
+    type_name,
+)
+from mmcalib.runs.record import Record, checkpoint_paths
 from mmcalib.runs.test_summary import measuring_command, test_summary, unlabelled_classes
 
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
@@ -87,7 +93,7 @@ def run_test(
             statistics.save(temporary)
     record.write(path)
     statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
-    files = {'checkpoint': ', '.join(paths_of(model)), 'results': path}
+    files = {'checkpoint': ', '.join(checkpoint_paths(model)), 'results': path}
     diagram = Path(runner.log_dir, DIAGRAM.format(split))
     files |= {'diagram': diagram} if diagram.is_file() else {}
     said = [
@@ -163,7 +169,7 @@ def evaluation(runner: Runner) -> dict:
         ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
     """
     cfg, metrics = runner.cfg, runner.test_evaluator.metrics
-    data = data_of(cfg.test_dataloader.dataset)
+    data = describe_dataset(cfg.test_dataloader.dataset)
     inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
     ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
     ours = [(m.metrics, _metric_options(m)) for m in ours if m.prefix == 'calibration']
@@ -180,7 +186,7 @@ def evaluation(runner: Runner) -> dict:
             'samples': len(runner.test_dataloader.dataset),
         },
         'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
-        'pipeline': cfg.get(models.BEFORE_VIEWS) or pipelines_in(cfg, 'test'),
+        'pipeline': cfg.get(models.BEFORE_VIEWS) or plain_pipelines(cfg, 'test'),
         'tta': 'module' in cfg.model and type_name(cfg.model['type']) != 'MeanProbabilityModel',
         'limit': cfg.get('limit'),
         **first,

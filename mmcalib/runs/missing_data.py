@@ -11,7 +11,7 @@ from mmcalib.openmmlab.datasets.download_sources import (
     WITHOUT_AUGMENTED,
     WITHOUT_SECOND,
 )
-from mmcalib.runs.record import type_name, walk
+from mmcalib.runs.config_tree import type_name, walk
 
 
 def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from itertools import combinations
 from pathlib import Path
@@ -22,22 +20,24 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.errors import UserError
-from mmcalib.files import RESULTS, VALIDATION_RESULTS
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.options import check_integer, check_number
-from mmcalib.runs import config_tree, record
+from mmcalib.runs import record
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
-from mmcalib.runs.config_tree import find_toolbox, pipelines_in, pipelines_of, plain, type_name
-from mmcalib.runs.record import differences, identity, paths_of
+from mmcalib.runs.config_tree import (
+    find_pipelines,
+    find_toolbox,
+    plain,
+    plain_pipelines,
+    type_name,
+    without_labels,
+)
+from mmcalib.runs.record import checkpoint_paths, differences, identity
+from mmcalib.runs.training import describe_network, is_finished, training_facts
 
 BEFORE_VIEWS = 'pipelines_before_views'  # in a config: of its images
-FACTS = 'facts'  # in `meta` of a checkpoint: its loss and its training
-# Of a model's config: what only a training needs.
-OF_TRAINING = ('auxiliary_head', 'batch_augments', 'init_cfg', 'pretrained', 'train_cfg')
 # Of a data_preprocessor: what changes the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
-# What a predicted image has none of, and what brings a prediction to its labels' size.
-OF_LABELS = ('Annotation', 'AtInputSize')
 # Relative to the size that the pipeline gives; a classifier's input has often to be of one size.
 SEGMENTATION_SCALES = (1.0, 0.75, 1.25)
 # They average probabilities, as ours does.
@@ -105,7 +105,7 @@ def set_model(
     check_integer('--mc-dropout', mc_dropout, least=0)
     model, views = describe(configs, checkpoints, splits), []
     if tta or tta_scales is not None:
-        cfg[BEFORE_VIEWS] = pipelines_in(cfg, splits[-1])
+        cfg[BEFORE_VIEWS] = plain_pipelines(cfg, splits[-1])
         views = [set_views(cfg, split, tta_scales) for split in splits][-1]
     model |= dict(views=views, mc_dropout=mc_dropout)
     model['dropout_seed'] = dropout_seed if mc_dropout else None
@@ -150,10 +150,10 @@ def describe(
     Returns:
         For JSON: ``members``, each with its ``checkpoint``, the ``digest`` of its weights, its
         ``network`` (the config of what predicts), and, as far as it tells, ``seed``, ``epoch``,
-        ``loss``, ``training`` (see :func:`~mmcalib.runs.config_tree.training_in`), whether that is
-        ``finished``, the ``file`` that it left, and the ``calibration`` since; the ``pipeline``
-        without labels, ``views``, ``mc_dropout``, ``dropout_seed``, ``temperature``, and the
-        ``calibration`` of a mean.
+        ``loss``, ``training`` (see :func:`~mmcalib.runs.training.describe_training`), who tells
+        these (``told_by``), whether that is ``finished``, the ``file`` that it left, and the
+        ``calibration`` since; the ``pipeline`` without labels, ``views``, ``mc_dropout``,
+        ``dropout_seed``, ``temperature``, and the ``calibration`` of a mean.
 
     Raises:
         UserError: If two members have the same weights, or are one checkpoint before and after a
@@ -161,16 +161,17 @@ def describe(
     """
     members = []
     for cfg, checkpoint in zip(configs, checkpoints, strict=True):
-        meta, facts = checkpoint.meta, facts_of(checkpoint.meta) or facts_in(cfg)
+        meta = checkpoint.meta
+        facts = training_facts(meta, cfg)
         calibration = _calibration_in(meta)
         members.append({
             'checkpoint': checkpoint.path,
             'digest': checkpoint.digest,
-            'network': _predicting(cfg),
+            'network': describe_network(model_of(cfg)),
             'seed': meta.get('seed'),
             'epoch': meta.get('epoch'),
             **facts,
-            'finished': finished_of(checkpoint.path, facts['training'], calibration),
+            'finished': is_finished(checkpoint.path, facts['training'], calibration),
             'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
             'calibration': describe_calibration(meta),
         })  # fmt: skip
@@ -184,7 +185,7 @@ def describe(
                 f'{one["checkpoint"]} and {other["checkpoint"]} {how or "have the same weights"}: '
                 'the mean would count it double. Name one of them'
             )
-    pipelines = pipelines_in(configs[0], splits[-1])
+    pipelines = plain_pipelines(configs[0], splits[-1])
     return {
         'members': members,
         'pipeline': without_labels(pipelines[0]) if pipelines else [],
@@ -204,33 +205,6 @@ def model_of(cfg: Config) -> ConfigDict:
     return model
 
 
-def _predicting(cfg: Config) -> dict:
-    left_out = {'_scope_', '_delete_', *OF_TRAINING}
-    return plain(model_of(cfg), lambda k, item: k in left_out or config_tree.is_loss(k, item))
-
-
-def facts_in(cfg: Mapping, *, processes: int | None = None) -> dict:
-    """Return loss and training in a config, for the ``meta`` of checkpoints and for records."""
-    training = config_tree.training_in(cfg, processes=processes)
-    return {'loss': config_tree.main_loss(cfg), 'training': training}
-
-
-def facts_of(meta: Mapping) -> dict | None:
-    """Return :func:`facts_in` as a checkpoint tells them, None if it tells none.
-
-    One of another tool has its config as text alone, which is read and not executed.
-    """
-    text = meta.get('cfg')
-    if FACTS in meta or not isinstance(text, str):
-        return meta.get(FACTS)
-    try:
-        cfg = config_tree.parse_config(text)
-    except ValueError as error:
-        print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
-        return None
-    return facts_in(cfg) if 'model' in cfg else None
-
-
 def _calibration_in(meta: Mapping) -> Mapping:
     """Return what ``tools/calibrate.py`` has written into a checkpoint, nothing without it."""
     found = meta.get(CALIBRATION)
@@ -247,30 +221,14 @@ def describe_calibration(meta: Mapping) -> dict | None:
     return {'methods': found.get('methods', [found['method']]), **told}
 
 
-def finished_of(path: str, training: Mapping, calibration: Mapping) -> bool | None:
-    """Return whether the training of a checkpoint came to its end, None if unknown.
-
-    Its results beside it tell, or the number of the last checkpoint; of a calibrated one in another
-    folder, its calibration.
-    """
-    folder, length = Path(path).parent, training.get('train_cfg') or {}
-    for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
-        with suppress(OSError, ValueError):
-            found = record.Record.read(folder / name)
-            if all(each['finished'] for each in found.model['members']):
-                return True
-    last = folder / 'last_checkpoint'
-    number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None
-    end = length.get('max_epochs') or length.get('max_iters')
-    return int(number[1]) >= end if number and end else calibration.get('finished')
-
-
 def _check_member(
     cfg: Config, own: Config, member: Mapping, splits: Sequence[str], *, alone: bool
 ) -> None:
     """Raise a UserError if a member needs other images than the run has."""
     for split in splits if own is not cfg else ():
-        if wrong := next(differences(pipelines_in(own, split), pipelines_in(cfg, split)), None):
+        if wrong := next(
+            differences(plain_pipelines(own, split), plain_pipelines(cfg, split)), None
+        ):
             raise UserError(
                 f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
                 f'whose images all members would get: {wrong}. Put a normalisation in the '
@@ -292,20 +250,6 @@ def _check_member(
         if not alone:
             raise UserError(text)
         print_log(text, 'current', logging.WARNING)
-
-
-def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
-    """Return the transforms of a test pipeline that have nothing to do with labels.
-
-    Also in the views of a ``TestTimeAug``, where a place with no other alternative goes.
-    """
-    return [
-        {**step, 'transforms': [*filter(None, map(without_labels, step['transforms']))]}
-        if type_name(step['type']) == 'TestTimeAug'
-        else step
-        for step in pipeline
-        if not any(word in type_name(step['type']) for word in OF_LABELS)
-    ]
 
 
 def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) -> list[list]:
@@ -346,7 +290,7 @@ def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
             f'--tta-scales {" ".join(map(str, scales))}: labels are those of the view at scale 1, '
             'since other scales resize them too: add 1'
         )
-    holders = pipelines_of(cfg[f'{split}_dataloader'].dataset)
+    holders = find_pipelines(cfg[f'{split}_dataloader'].dataset)
     if not holders:
         raise UserError(f'--tta: {split}_dataloader.dataset has no pipeline to add views to')
     # The first view is the image as it would be without the others.
@@ -386,8 +330,8 @@ def refuse_other_model(there: Mapping | None, here: Mapping, file: str | Path) -
         wrong = 'the file does not name its model'
     if wrong:
         raise UserError(
-            f'{file} was made with another model than {", ".join(paths_of(here))}: {wrong}. '
-            'Make it again with these checkpoints and options'
+            f'{file} was made with another model than {", ".join(checkpoint_paths(here))}: '
+            f'{wrong}. Make it again with these checkpoints and options'
         )
 
 
@@ -428,7 +372,7 @@ def build(cfg: Config, checkpoints: Sequence[Checkpoint]) -> nn.Module:
 
 def folder_of(model: Mapping) -> str:
     """Return a folder's name that no other model has, such as ``best_epoch_3-1a2b3c4d``."""
-    names = [Path(path).stem for path in paths_of(model)]
+    names = [Path(path).stem for path in checkpoint_paths(model)]
     parts = [names[0] if len(names) == 1 else f'x{len(names)}']
     parts += ['tta'] if model['views'] else []
     parts += [f'mc{model["mc_dropout"]}'] if model['mc_dropout'] else []

@@ -1,49 +1,124 @@
-"""Resuming a training: its settings are those of its start, and it may become longer."""
+"""All that lets a training go on after a stop as if there had been none.
+
+- Start: :func:`resume_from` takes the newest checkpoint that is whole.
+- Settings: :func:`check_settings` refuses those of another training; it may become longer.
+- Schedules: :func:`lengthen_schedules` extends those that end with the training.
+- Validation: :class:`ResumeHook` makes up for the one that the stop prevented.
+- Best checkpoint: :class:`ResumeHook` keeps a single one, in the work dir of the run.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
+from pathlib import Path
 
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
 from mmcalib.errors import UserError
-from mmcalib.runs.checkpoint import Checkpoint
-from mmcalib.runs.config_tree import KNOWN_PACKAGES, losses_of
-from mmcalib.runs.model import facts_of
+from mmcalib.runs.checkpoint import (
+    Checkpoint,
+    check_classes,
+    checkpoint_of,
+    classes_of,
+    damage,
+    fill,
+    read_checkpoint,
+)
 from mmcalib.runs.record import differences
+from mmcalib.runs.training import FACTS, config_facts, find_losses
 
 # The keys of train_cfg that a resumed training may change.
 LENGTH = ('max_epochs', 'max_iters')
 # Attributes of a scheduler that change from step to step, or that a longer training changes.
-NO_RULE = ('_global_step', '_last_value', 'base_values', 'end', 'last_step', 'verbose')
-SHOWN = 6  # differences in an error
+CHANGING_STATE = ('_global_step', '_last_value', 'base_values', 'end', 'last_step', 'verbose')
+SHOWN_DIFFERENCES = 6
+KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
+VALIDATED = 'validated_at'  # the key in mmengine's message hub, which checkpoints hold
+
+
+def resume_from(cfg: Config, start: str) -> None:
+    """Have a training go on from a checkpoint, or from the newest whole one of a work dir.
+
+    mmengine's own search trusts a file that names the last one, which may have been cut off.
+
+    Args:
+        cfg: Config of the run.
+        start: A checkpoint or a work dir; ``'auto'`` for the work dir of the run.
+
+    Raises:
+        UserError: If there has been a checkpoint in the run's work dir, and none is whole; if the
+            settings are others than those of the checkpoint, see :func:`check_settings`.
+    """
+    folder = Path(cfg.work_dir if start == 'auto' else start)
+    newest = newest_checkpoint(folder) if folder.is_dir() else None
+    if start == 'auto' and newest is None:
+        if (folder / 'last_checkpoint').is_file():
+            raise UserError(_no_whole_checkpoint_message(folder))
+        return  # This is a first start, with the weights that the config names.
+    cfg.resume = True
+    cfg.load_from = str(newest or start)
+    # The errors of the checkpoint are raised before the data are listed.
+    processes = 1 if cfg.get('launcher', 'none') == 'none' else None
+    facts = config_facts(cfg, processes=processes)
+    check_settings(read_checkpoint(cfg.load_from), facts, cfg)
+
+
+def _no_whole_checkpoint_message(folder: Path) -> str:
+    message = (
+        f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop while '
+        'it was written. Resume from another with --resume PATH'
+    )
+    best = ', '.join(str(path) for path in sorted(folder.glob('best_*.pth')))
+    return f'{message}, such as {best}, which has no state of the optimizer' if best else message
+
+
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """Return the whole checkpoint of the highest epoch or iteration in a folder."""
+    numbers = {}
+    for kind in ('epoch', 'iter'):
+        for path in Path(folder).glob(f'{kind}_*.pth'):
+            number = path.stem.removeprefix(f'{kind}_')
+            if number.isdigit() and damage(path) is None:
+                numbers[path] = int(number)
+    return max(numbers, key=numbers.get, default=None)
+
+
+def continues_in_work_dir(cfg: Config) -> bool:
+    """Return whether a training is resumed from a checkpoint in its own work dir."""
+    start = cfg.get('load_from') if cfg.get('resume') else None
+    return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
 
 
 def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None:
     """Refuse to resume a training by settings other than its own, but for its length.
 
     mmengine restores the optimizer and the schedule of the checkpoint, so new ones would be
-    recorded and not used: a wrong number. Other data or another loss would mix two trainings.
+    recorded and not used: a wrong number. Other data or another loss would mix two trainings. A
+    checkpoint of a toolbox's own tool does not say its settings and is resumed as by the toolbox.
 
     Args:
         checkpoint: The checkpoint that the training is to be resumed from.
-        facts: Result of :func:`~mmcalib.runs.model.facts_in` for the config.
-        cfg: The config.
+        facts: Result of :func:`~mmcalib.runs.training.config_facts` for the config.
+        cfg: Config of the run.
 
     Raises:
-        UserError: For other settings, which it names by the keys of the config. Of hooks that are
+        UserError: For other settings, which it names by the keys of the config. For hooks that are
             the user's own it warns.
     """
-    earlier = facts_of(checkpoint.meta)
-    if earlier is None:
+    earlier_facts = checkpoint.meta.get(FACTS)
+    if earlier_facts is None:
         return
-    loss_key = next(iter(losses_of(cfg.get('model'))), 'loss')
-    before = _settings(earlier, loss_key)
+    loss_key = next(iter(find_losses(cfg.get('model'))), 'loss')
+    before = _settings(earlier_facts, loss_key)
     now = _settings(facts, loss_key)
     seed = (cfg.get('randomness') or {}).get('seed')
     if seed is not None and checkpoint.meta.get('seed') is not None:
@@ -63,14 +138,16 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     for settings in (before, now):
         train_cfg = settings.get('train_cfg') or {}
         settings['train_cfg'] = {k: v for k, v in train_cfg.items() if k not in LENGTH}
-    wrong = list(differences(before, now))
-    if not wrong:
+    changes = list(differences(before, now))
+    if not changes:
         return
-    more = f'; and {len(wrong) - SHOWN} more' if len(wrong) > SHOWN else ''
+    shown = '; '.join(changes[:SHOWN_DIFFERENCES])
+    if len(changes) > SHOWN_DIFFERENCES:
+        shown = f'{shown}; and {len(changes) - SHOWN_DIFFERENCES} more'
     raise UserError(
-        f'{checkpoint.path} is from another training, {"; ".join(wrong[:SHOWN])}{more}: resume it '
-        'with its own settings, of which only the length (train_cfg.max_epochs or max_iters) may '
-        'change, or start anew in another --work-dir, from its weights if you like (--cfg-options '
+        f'{checkpoint.path} is from another training, {shown}: resume it with its own settings, of '
+        'which only the length (train_cfg.max_epochs or max_iters) may change, or start anew in '
+        'another --work-dir, from its weights if you like (--cfg-options '
         f'load_from={checkpoint.path})'
     )
 
@@ -93,26 +170,26 @@ def _settings(facts: Mapping, loss_key: str) -> dict:
 
 def _take_own_hooks(settings: dict, cfg: Mapping) -> list:
     """Take the hooks out that are of no known package, and return them; they may only log."""
-    own, known = [], []
+    own_hooks = []
+    known_hooks = []
     with HOOKS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
         for hook in settings.pop('custom_hooks', []):
             kind = registry.get(hook['type'])
-            is_known = kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES
-            if is_known:
-                known.append(hook)
+            if kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES:
+                known_hooks.append(hook)
             else:
-                own.append(hook)
-    if known:
-        settings['custom_hooks'] = known
-    return own
+                own_hooks.append(hook)
+    if known_hooks:
+        settings['custom_hooks'] = known_hooks
+    return own_hooks
 
 
 def _complete_ends(before: Mapping, now: Mapping) -> None:
     """Make the ends of two schedules comparable; without one, a schedule ends with the training.
 
-    Of a schedule that has no end in the config now, :func:`lengthen_schedules` decides about it.
+    Where a schedule has no end in the config now, :func:`lengthen_schedules` decides about it.
     """
-    pairs = zip(_schedulers(before), _schedulers(now), strict=False)
+    pairs = zip(_scheduler_configs(before), _scheduler_configs(now), strict=False)
     for scheduler_before, scheduler_now in pairs:
         if 'end' not in scheduler_now:
             scheduler_before.pop('end', None)
@@ -121,7 +198,7 @@ def _complete_ends(before: Mapping, now: Mapping) -> None:
             scheduler_before['end'] = (before.get('train_cfg') or {}).get(key)
 
 
-def _schedulers(training: Mapping) -> list[dict]:
+def _scheduler_configs(training: Mapping) -> list[dict]:
     """Return the configs of the schedulers of a training with one optimizer."""
     schedulers = training.get('param_scheduler') or []
     if isinstance(schedulers, dict):
@@ -134,12 +211,12 @@ def scheduler_states(runner: Runner) -> list[dict]:
     schedulers = getattr(runner, 'param_schedulers', None)
     if not isinstance(schedulers, list):
         return []
-    if not all(isinstance(each, _ParamScheduler) for each in schedulers):
+    if not all(isinstance(scheduler, _ParamScheduler) for scheduler in schedulers):
         return []
-    return [dict(each.state_dict()) for each in schedulers]
+    return [dict(scheduler.state_dict()) for scheduler in schedulers]
 
 
-def lengthen_schedules(runner: Runner, built: list[dict], facts: dict) -> None:
+def lengthen_schedules(runner: Runner, built_states: list[dict], facts: dict) -> None:
     """Let schedules that end with the training go on in a longer one.
 
     mmengine restores the former end, so that StepLR, say, would change nothing after it. A schedule
@@ -148,29 +225,149 @@ def lengthen_schedules(runner: Runner, built: list[dict], facts: dict) -> None:
 
     Args:
         runner: A resumed Runner before it trains.
-        built: The states of its schedulers as the config has them, before the resume.
-        facts: What will be recorded of the training.
+        built_states: States of its schedulers as the config has them, before the resume.
+        facts: Facts that the record will have of the training.
     """
-    restored = scheduler_states(runner)
-    configs = _schedulers(facts['training'])
-    if not len(built) == len(restored) == len(configs):
+    restored_states = scheduler_states(runner)
+    configs = _scheduler_configs(facts['training'])
+    if not len(built_states) == len(restored_states) == len(configs):
         return
-    for number, (new, old, config) in enumerate(zip(built, restored, configs, strict=True)):
-        if new['end'] == old['end']:
+    for index, config in enumerate(configs):
+        built, restored = built_states[index], restored_states[index]
+        if built['end'] == restored['end']:
             continue
-        scheduler = runner.param_schedulers[number]
-        if any(old.get(key) != value for key, value in new.items() if key not in NO_RULE):
-            converted = config.get('by_epoch', True) and not scheduler.by_epoch
-            epoch_length = len(runner.train_dataloader) if converted else 1
-            config['end'] = old['end'] // epoch_length
+        scheduler = runner.param_schedulers[index]
+        has_other_rule = any(
+            restored.get(key) != value for key, value in built.items() if key not in CHANGING_STATE
+        )
+        if has_other_rule:
+            is_converted = config.get('by_epoch', True) and not scheduler.by_epoch
+            epoch_length = len(runner.train_dataloader) if is_converted else 1
+            config['end'] = restored['end'] // epoch_length
             print_log(
                 f'param_scheduler {config["type"]} ends at {config["end"]}, as when the training '
                 'began: from there on its last value stays.',
                 logger='current',
             )
-            continue
-        scheduler.end = new['end']
-        missed = max(old['_global_step'] - old['end'] + 1, 0)  # steps behind the former end
-        scheduler._global_step -= missed
-        for _ in range(missed):
-            scheduler.step()
+        else:
+            scheduler.end = built['end']
+            missed_steps = max(restored['_global_step'] - restored['end'] + 1, 0)
+            scheduler._global_step -= missed_steps
+            for _ in range(missed_steps):
+                scheduler.step()
+
+
+class SameTrainingHook(Hook):
+    """Refuses to resume another training, and lets a longer one go on.
+
+    Args:
+        facts: Facts that are recorded of the training, see
+            :func:`~mmcalib.runs.training.config_facts`.
+
+    Raises:
+        UserError: For a resume by other settings, whose result would be recorded as theirs; with
+            weights that do not fill the model; on other classes.
+    """
+
+    def __init__(self, facts: dict) -> None:
+        self.facts = facts
+        self._built_states: list[dict] = []
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if not runner._resume:
+            return
+        resumed = checkpoint_of(checkpoint, str(runner._load_from))
+        check_settings(resumed, self.facts, runner.cfg)
+        # A training that is resumed still started from what it first started from.
+        earlier_training = resumed.meta.get(FACTS, {}).get('training', {})
+        if 'load_from' in earlier_training:
+            self.facts['training']['load_from'] = earlier_training['load_from']
+        classes = classes_of(runner.train_dataloader.dataset)
+        check_classes(resumed.classes, classes, f'{resumed.path} and the train set')
+        fill(getattr(runner.model, 'module', runner.model), resumed, resumed=True)
+        self._built_states = scheduler_states(runner)
+
+    def before_train(self, runner: Runner) -> None:
+        if self._built_states:
+            lengthen_schedules(runner, self._built_states, self.facts)
+
+
+class ResumeHook(Hook):
+    """Validates what was only saved, and keeps one best checkpoint, in the run's own folder.
+
+    mmengine saves a step before it validates it, and does not validate it after a resume: the best
+    checkpoint would be another one, and a loss that learns from validations would miss one. A best
+    checkpoint that a stop has left behind is removed when the training ends. The absolute paths in
+    a checkpoint become those in the run's folder, which may be a copy.
+    """
+
+    # Behind CheckpointHook, which finds its folder before a training, and publishes after it.
+    priority = 'LOWEST'
+
+    def __init__(self) -> None:
+        self._is_training = False
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
+        keys = [key for key in info if key.startswith('best_ckpt')]
+        for hook in _checkpoint_hooks(runner):
+            folder = Path(hook.out_dir or runner.work_dir)
+            if hook.out_dir and hook.out_dir != runner.work_dir:
+                folder /= Path(runner.work_dir).name
+            for key in keys:
+                path = folder / Path(info[key]).name if info[key] else None
+                if path is not None and path.is_file():
+                    info[key] = str(path)
+                else:  # A better one replaced it, which the stop has made the training forget.
+                    info[key] = None
+                    info.pop(key.replace('ckpt', 'score'), None)
+
+    def before_train(self, runner: Runner) -> None:
+        self._is_training = True
+        loop = runner.train_loop
+        if runner.val_loop is None or not isinstance(
+            loop, EpochBasedTrainLoop | IterBasedTrainLoop
+        ):
+            return
+        step, end = _step_and_end(runner)
+        loop._decide_current_val_interval()
+        is_due = step >= loop.val_begin and (step % loop.val_interval == 0 or step == end)
+        if step and is_due and runner.message_hub.get_info(VALIDATED) != step:
+            runner.logger.info('The checkpoint was saved before its validation, which is made now')
+            runner.val_loop.run()
+
+    def before_val(self, runner: Runner) -> None:
+        if self._is_training:
+            step, _ = _step_and_end(runner)
+            runner.message_hub.update_info(VALIDATED, step)
+
+    def after_train(self, runner: Runner) -> None:
+        self._is_training = False
+        if not is_main_process():
+            return
+        for hook in _checkpoint_hooks(runner):
+            kept = [getattr(hook, 'best_ckpt_path', None)]
+            kept += getattr(hook, 'best_ckpt_path_dict', {}).values()
+            for path in kept:
+                if path and Path(path).is_file():
+                    _remove_other_best(Path(path))
+
+
+def _remove_other_best(best: Path) -> None:
+    """Remove the checkpoints that are named as the best one but for their epoch or iteration."""
+    same_metric = re.compile(re.escape(best.stem.rstrip('0123456789')) + r'\d+')
+    for other in best.parent.glob(f'best_*{best.suffix}'):
+        if other != best and same_metric.fullmatch(other.stem):
+            other.unlink()
+
+
+def _checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:
+    return [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
+
+
+def _step_and_end(runner: Runner) -> tuple[int, int]:
+    """Return the epochs trained and to train, or iterations where a training has no epochs."""
+    loop = runner.train_loop
+    if isinstance(loop, EpochBasedTrainLoop):
+        return loop.epoch, loop.max_epochs
+    return loop.iter, loop.max_iters

@@ -11,7 +11,7 @@ from traceback import walk_tb
 import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import RUNNERS
@@ -22,15 +22,14 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, check_writable
 from mmcalib.openmmlab.hooks import SameBuffersHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
-from mmcalib.openmmlab.hooks.resume_hook import ResumeHook
 from mmcalib.openmmlab.hooks.several_labels_hook import SeveralLabelsHook
-from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
+from mmcalib.runs.checkpoint import load_safely
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config import set_loader_defaults
-from mmcalib.runs.model import FACTS, facts_in, facts_of
+from mmcalib.runs.config_tree import walk
 from mmcalib.runs.processes import join_processes
-from mmcalib.runs.record import walk
-from mmcalib.runs.resume import check_settings, lengthen_schedules, scheduler_states
+from mmcalib.runs.resume import ResumeHook, SameTrainingHook
+from mmcalib.runs.training import TrainingFactsHook, config_facts
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.
 NOISE = ('Saving checkpoint at ', 'The previous best checkpoint ', 'paramwise_options -- ')
@@ -54,7 +53,9 @@ def build_runner(cfg: Config) -> Runner:
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         join_processes(cfg.launcher)  # mmengine keeps a process group that is there
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
-    runner.register_hook(RunFactsHook(facts_in(cfg, processes=get_world_size())))
+    facts = config_facts(cfg, processes=get_world_size())
+    runner.register_hook(SameTrainingHook(facts))
+    runner.register_hook(TrainingFactsHook(facts))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())
     runner.register_hook(SeveralLabelsHook())
@@ -182,40 +183,3 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     smoke = f'; SMOKE RUN with --limit {limit}' if limit else ''
     runner.logger.info(f'Samples: {counts}{smoke}')
     runner.logger.info(f'Environment, config and hooks are in {log_file(runner)}')
-
-
-class RunFactsHook(Hook):
-    """Writes loss and training into checkpoints, and refuses to resume those of another one.
-
-    Args:
-        facts: Of :func:`~mmcalib.runs.model.facts_in`.
-
-    Raises:
-        UserError: For a resume by other settings, whose result would be recorded as theirs; with
-            weights that do not fill the model; on other classes.
-    """
-
-    def __init__(self, facts: dict) -> None:
-        self.facts = facts
-        self._schedulers_as_built = None
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if not runner._resume:
-            return
-        read = checkpoint_of(checkpoint, str(runner._load_from))
-        check_settings(read, self.facts, runner.cfg)
-        # A training that is resumed still started from what it first started from.
-        earlier = facts_of(read.meta)
-        if earlier and 'load_from' in earlier['training']:
-            self.facts['training']['load_from'] = earlier['training']['load_from']
-        here = classes_of(runner.train_dataloader.dataset)
-        check_classes(read.classes, here, f'{read.path} and the train set')
-        fill(getattr(runner.model, 'module', runner.model), read, resumed=True)
-        self._schedulers_as_built = scheduler_states(runner)
-
-    def before_train(self, runner: Runner) -> None:
-        if self._schedulers_as_built:
-            lengthen_schedules(runner, self._schedulers_as_built, self.facts)
-
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        checkpoint['meta'][FACTS] = self.facts

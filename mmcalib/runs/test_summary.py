@@ -12,7 +12,8 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics import names as keys
 from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.runs.record import Record, is_ensemble, model_label, paths_of
+from mmcalib.runs.labels import model_label
+from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
 from mmcalib.tables import TextTable
 from mmcalib.texts import unlabelled_sentence
 
@@ -91,7 +92,7 @@ test_summary.__test__ = False  # pytest would take it for a test.
 
 def measuring_command(config: str, record: Record) -> str:
     """Return the command that measures the calibration of a model that was tested without it."""
-    paths = paths_of(record.model)
+    paths = checkpoint_paths(record.model)
     if is_ensemble(record.model) or not Path(paths[0]).is_file():
         return 'the same command of tools/test.py with --calibration'
     files = ' '.join(quote(os.path.relpath(path)) for path in (config, *paths))

@@ -9,6 +9,7 @@ from images import write_folders, write_voc
 from mmengine.registry import MODELS
 
 from mmcalib.runs.config import load_config
+from mmcalib.runs.training import config_facts
 
 needs_extra = pytest.mark.skipif(
     importlib.util.find_spec('imagecorruptions') is None, reason='needs mmcalib[shift]'
@@ -78,7 +79,7 @@ def write_project(folder, kind):
             model = registry.build(cfg.model)
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-        meta = {'seed': 0, 'cfg': cfg.pretty_text}
+        meta = {'seed': 0, 'facts': config_facts(cfg)}
         if name == 'warm':
             meta['calibration'] = dict(
                 method='temperature', options={}, split='val', forced=[], earlier=None

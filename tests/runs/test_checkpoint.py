@@ -16,11 +16,12 @@ from commands import ROOT
 from mmengine.config import Config
 from tested import config_of, test_checkpoint
 
-from mmcalib.commands.train import resume_from, train_and_test
+from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
 from mmcalib.runs import checkpoint as checkpoint_module
 from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
 from mmcalib.runs.record import Record
+from mmcalib.runs.resume import resume_from
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.work_dir import locked, set_aside
 

@@ -17,7 +17,8 @@ from records import write
 from mmcalib.errors import UserError
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import finished_of, set_views
+from mmcalib.runs.model import set_views
+from mmcalib.runs.training import config_facts, is_finished
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
 SCENES = str(ROOT / 'configs/ce/digit_scenes.py')
@@ -41,7 +42,7 @@ def write_members(folder, config, count):
             if name in ('head.fc.weight', 'decode_head.conv_seg.weight'):
                 torch.nn.init.normal_(parameter, std=1.0)
         path = folder / f'member{seed}.pth'
-        meta = {'seed': seed, 'cfg': cfg.pretty_text, 'epoch': 3}
+        meta = {'seed': seed, 'epoch': 3, 'facts': config_facts(cfg)}
         torch.save({'state_dict': model.state_dict(), 'meta': meta}, path)
         paths.append(path)
     return paths
@@ -305,7 +306,7 @@ def test_a_checkpoint_and_its_calibration_are_no_ensemble(digits, run, tmp_path)
 def test_whether_a_training_is_over(tmp_path):
     def finished(length, **calibration):
         training = dict(train_cfg=dict(max_epochs=length))
-        return finished_of(str(tmp_path / 'best.pth'), training, calibration)
+        return is_finished(str(tmp_path / 'best.pth'), training, calibration)
 
     assert finished(9) is None and finished(9, finished=True) is True
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/epoch_8.pth')

@@ -13,7 +13,7 @@ from commands import ROOT
 from forked import call_forked
 
 from mmcalib.reports.tested_runs import find_runs
-from mmcalib.runs.record import Record, paths_of
+from mmcalib.runs.record import Record, checkpoint_paths
 
 KILLED = """
 _base_ = 'mmcalib::ce/digits.py'
@@ -119,9 +119,9 @@ def test_training_whose_test_has_no_values_ends_with_its_record(evaluator, run):
     assert 'no values' in said and 'Files: trained' in said
     record = Record.read('trained/results.json')
     assert record.metrics == {}
-    said = run('test.py', 'mine.py', *paths_of(record.model), '--work-dir', 'tested')
+    said = run('test.py', 'mine.py', *checkpoint_paths(record.model), '--work-dir', 'tested')
     assert 'no values' in said and Record.read('tested/results.json').metrics == {}
-    other = ['mmcalib::mbls/digits.py', *paths_of(record.model), '--work-dir', 'other']
+    other = ['mmcalib::mbls/digits.py', *checkpoint_paths(record.model), '--work-dir', 'other']
     run('test.py', *other, '--cfg-options', 'test_dataloader.dataset.indices=5')
     for folders in (['other', 'tested'], ['tested']):
         run('report.py', *folders, '--html', 'report.html')
@@ -179,7 +179,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(run, monkeypatch)
     time.tzset()
     assert not Path('a/results.json').exists()
     validated = Record.read('a/results_val.json')
-    b = ['mmcalib::ce/digits.py', *paths_of(validated.model), '--work-dir', 'b']
+    b = ['mmcalib::ce/digits.py', *checkpoint_paths(validated.model), '--work-dir', 'b']
     run('test.py', *b, '--cfg-options', 'test_dataloader.dataset.indices=30')
     tested = Record.read('b/results.json')
     assert validated.evaluation == dict(
@@ -211,7 +211,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_
     record = Record.read(f'{folder}/results.json')
     assert record.evaluation['limit'] == 11 == record.evaluation['dataset']['samples']
     assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
-    (path,) = paths_of(record.model)
+    (path,) = checkpoint_paths(record.model)
     command = f'tools/test.py mine.py {os.path.relpath(path)} --calibration'
     assert f'not measured; {command} measures it' in said
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
@@ -223,7 +223,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_
     # its own keeps it, and has what it lacks beside it.
     def test(config, folder):
         options = ['--calibration', '--objects', '--work-dir', folder]
-        said = run('test.py', config, *paths_of(record.model), *options)
+        said = run('test.py', config, *checkpoint_paths(record.model), *options)
         assert 'the checkpoint of a SMOKE RUN with --limit 11' in said
         return json.loads(Path(folder, 'results.json').read_text()), said.splitlines()
 
@@ -255,7 +255,7 @@ def test_training_without_a_best_checkpoint_names_the_file_of_its_last_weights(r
     (line,) = [line for line in said.splitlines() if line.startswith('checkpoint')]
     assert Path(line.removeprefix('checkpoint').strip()).samefile('my run/epoch_2.pth')
     trained = Record.read('my run/results.json')
-    assert [Path(path).name for path in paths_of(trained.model)] == ['epoch_2.pth']
+    assert [Path(path).name for path in checkpoint_paths(trained.model)] == ['epoch_2.pth']
     # The command that measures the calibration can be copied.
     command = re.search(r'tools/(test\.py .* --calibration) measures it', said)[1]
     run(*shlex.split(command), '--work-dir', 'tested')

@@ -47,7 +47,7 @@ from mmcalib.runs.config import (
     set_loader_defaults,
     set_work_dir,
 )
-from mmcalib.runs.config_tree import DATASET_KEYS, data_of
+from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.tasks.calibrate.apply import applied, layers_for, placement_of, prove
 from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
@@ -276,7 +276,7 @@ def calibrate(
             fold_of = fit.fold_of[group_of]
         options = dict(num_bins=args.num_bins, threshold=threshold, gather=all_gather_object)
         results[split] = before_and_after(images, scalers, fold_of, **options)
-    described = data_of(runner.cfg[f'{args.split}_dataloader'].dataset)
+    described = describe_dataset(runner.cfg[f'{args.split}_dataloader'].dataset)
     described = {key: described[key] for key in DATASET_KEYS if key in described}
     record = {
         'method': NONE,

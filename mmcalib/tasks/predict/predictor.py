@@ -23,8 +23,8 @@ from mmcalib.predictions.loader import progress
 from mmcalib.predictions.objects import find_map_objects, map_confidence
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
-from mmcalib.runs.config_tree import find_toolbox, pipelines_of, type_name
-from mmcalib.runs.model import build, without_labels
+from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name, without_labels
+from mmcalib.runs.model import build
 from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.style import as_rgb
@@ -188,7 +188,7 @@ def unlabelled_steps(dataset: object) -> list[Mapping]:
     Raises:
         UserError: If the first does not load an image file.
     """
-    holders = pipelines_of(dataset)
+    holders = find_pipelines(dataset)
     pipeline = without_labels(holders[0]['pipeline']) if holders else []
     first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
     if not first.startswith('Load') or not first.endswith('FromFile'):

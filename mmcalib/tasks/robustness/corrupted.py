@@ -14,7 +14,7 @@ from PIL import Image
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.datasets.cifar_c import LABELS
 from mmcalib.openmmlab.transforms.corrupt import check_image
-from mmcalib.runs.record import type_name, walk
+from mmcalib.runs.config_tree import type_name, walk
 from mmcalib.tensors import unchanged_randomness
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')

@@ -30,8 +30,9 @@ from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoin
 from mmcalib.runs.checks import check_run
 from mmcalib.runs.config_tree import plain
 from mmcalib.runs.evaluation import classes_in, run_test
+from mmcalib.runs.labels import model_label
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.record import Record, digest, model_label
+from mmcalib.runs.record import Record, digest
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 from mmcalib.tasks.robustness.shifts import Shift, plan_shifts, set_loader

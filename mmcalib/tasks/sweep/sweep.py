@@ -36,18 +36,13 @@ from mmcalib.reports import figures
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.metric_columns import headline_text, metric_columns
 from mmcalib.reports.row_labels import distinct_names
-from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.checks import building, keys_of
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import (
-    class_of,
-    losses_of,
-    main_loss,
-    parameters_of,
-    plain,
-    training_in,
-)
-from mmcalib.runs.record import Record, differences, loss_label, paths_of, read_json, type_name
+from mmcalib.runs.config_tree import constructor_options, find_class, plain, type_name
+from mmcalib.runs.labels import loss_label
+from mmcalib.runs.record import Record, checkpoint_paths, differences, read_json
+from mmcalib.runs.resume import newest_checkpoint
+from mmcalib.runs.training import describe_training, find_losses, main_loss
 from mmcalib.runs.work_dir import locked
 from mmcalib.tables import TextTable, escape_markdown
 from mmcalib.tasks.sweep.jobs import run_jobs
@@ -118,7 +113,7 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
         'training': {
-            **training_in(cfg),
+            **describe_training(cfg),
             **options,
             'loss': loss,
             'randomness': plain(cfg.get('randomness')),
@@ -255,7 +250,7 @@ def command(
         passed += ['--resume'] if newest_checkpoint(mine) else []
         passed += ['--auto-scale-lr'] if args.auto_scale_lr else []
     else:
-        (checkpoint,) = paths_of(read(mine, 'val').model)
+        (checkpoint,) = checkpoint_paths(read(mine, 'val').model)
         checkpoint = mine / Path(checkpoint).name  # the folder may have been moved
         start += [str(tools / 'test.py'), config]
         start += [str(checkpoint if checkpoint.is_file() else newest_checkpoint(mine))]
@@ -315,7 +310,7 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
         changed.merge_from_dict(parse_options(options))
         registry = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
         with building(f'leave out {value_text(value)}, {options[0]}: '), registry as models:
-            for path, loss in losses_of(changed.model).items():
+            for path, loss in find_losses(changed.model).items():
                 if any(key.rpartition('.')[0] == path for key in keys):
                     models.build(loss)
 
@@ -323,8 +318,8 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
 def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:
     """Return the parameters of each loss of a model, by its dotted key."""
     scope = cfg.get('default_scope')
-    found = losses_of(cfg.get('model')).items()
-    return {key: sorted(parameters_of(class_of(loss, scope))) for key, loss in found}
+    found = find_losses(cfg.get('model')).items()
+    return {key: sorted(constructor_options(find_class(loss, scope))) for key, loss in found}
 
 
 def complete(cfg: Config, parameter: str) -> list[str]:
@@ -334,11 +329,11 @@ def complete(cfg: Config, parameter: str) -> list[str]:
     """
     given = []
     known = {name for names in parameters_by_loss(cfg).values() for name in names}
-    key, loss = next(iter(losses_of(cfg.get('model')).items()), (None, {}))
+    key, loss = next(iter(find_losses(cfg.get('model')).items()), (None, {}))
     is_softmax = type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
     if is_softmax and parameter not in known and not suggestion(parameter, known):
         kinds = [*BEST_KNOWN, *filter(isclass, vars(losses).values())]
-        kinds = [kind.__name__ for kind in kinds if parameter in parameters_of(kind)]
+        kinds = [kind.__name__ for kind in kinds if parameter in constructor_options(kind)]
         if kinds:
             kept = {key: loss[key] for key in ('class_weight', 'loss_weight') if key in loss}
             loss.clear()

@@ -13,9 +13,9 @@ from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import edges_and_gaps
-from mmcalib.openmmlab.hooks.resume_hook import ResumeHook
 from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.predictions.arrays import read_arrays
+from mmcalib.runs.resume import ResumeHook
 
 KINDS = {
     'cals': lambda: CALSLoss(K, margin=2.0, rho_interval=2),

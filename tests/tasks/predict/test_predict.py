@@ -35,6 +35,7 @@ from mmcalib.openmmlab.datasets import Digits
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects
 from mmcalib.runs.config import load_config
+from mmcalib.runs.training import config_facts
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
@@ -358,7 +359,7 @@ def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
         with MODELS.switch_scope_and_registry(trained.default_scope) as registry:
             prepare = trained.data_preprocessor
             model = registry.build({**trained.model, 'data_preprocessor': prepare}).eval()
-        content = {'state_dict': model.state_dict(), 'meta': {'cfg': trained.pretty_text}}
+        content = {'state_dict': model.state_dict(), 'meta': {'facts': config_facts(trained)}}
         torch.save(content, f'{seed}.pth')
         with torch.no_grad():
             expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2

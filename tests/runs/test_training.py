@@ -1,14 +1,18 @@
-"""Which trainings are the same experiment, and the text of a config, read and not run."""
+"""Which trainings are the same experiment, and which losses are described alike."""
 
 import json
 
 import pytest
 from commands import ROOT
-from mmengine.config import Config
 
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import losses_of, main_loss, parse_config, training_in
-from mmcalib.runs.model import facts_of
+from mmcalib.runs.training import (
+    config_facts,
+    describe_training,
+    find_losses,
+    main_loss,
+    training_facts,
+)
 
 
 def load(name, **options):
@@ -19,7 +23,7 @@ def load(name, **options):
 
 
 def trained(name='ce/digits', processes=1, **options):
-    return training_in(load(name, **options), processes=processes)
+    return describe_training(load(name, **options), processes=processes)
 
 
 SCHEDULE = dict(type='LossScheduleHook', parameter='margin', cap=float('inf'))
@@ -106,63 +110,15 @@ def test_the_auxiliary_head_is_not_the_main_one():
     cfg = load('mbls/digit_scenes')
     cfg.model = dict(auxiliary_head=[head], **cfg.model)
     path = 'model.auxiliary_head.0.loss_decode'
-    assert list(losses_of(cfg.model))[-1] == path
+    assert list(find_losses(cfg.model))[-1] == path
     assert main_loss(cfg)['type'] == 'MarginLabelSmoothingLoss'
     expected = {path: {'type': 'LabelSmoothingLoss', 'alpha': 0.2}}
-    assert training_in(cfg)['other_losses'] == expected
+    assert describe_training(cfg)['other_losses'] == expected
 
 
-@pytest.mark.parametrize(('launcher', 'processes'), [('none', 1), ('pytorch', None)])
-def test_a_checkpoint_of_another_tool_says_what_it_can(launcher, processes):
+def test_facts_of_another_tool_s_checkpoint_are_those_of_the_config():
     cfg = load('ce/digits')
-    cfg.launcher = launcher
-    assert training_in(parse_config(cfg.pretty_text)) == trained() | dict(processes=processes)
-
-
-@pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])
-def test_what_mmengine_writes_is_read(name):
-    text = load(name).pretty_text
-    assert parse_config(text) == Config.fromstring(text, '.py').to_dict()
-
-
-def test_all_that_a_config_may_hold_is_read():
-    cfg = Config(
-        dict(
-            a={'x.y': -1.5, 'z': float('inf'), 'type': 'Config'},
-            b=[(1, 'two'), {'n': None, '2': True}, []],
-        )
-    )
-    assert parse_config(cfg.pretty_text) == cfg.to_dict()
-    assert parse_config("x = dict(**{'a b': 1}, c={2})") == {'x': {'a b': 1, 'c': {2}}}
-    # Of classes mmengine 0.10.7 writes what is no Python, and later ones this.
-    text = 'a = dict(type=mmengine.config.config.Config)\nb = [int]'
-    assert parse_config(text) == dict(a=dict(type='mmengine.config.config.Config'), b=['int'])
-
-
-OPEN = "open('{path}', 'w')"
-
-
-@pytest.mark.parametrize(
-    'text',
-    [
-        'import os',
-        f'x = {OPEN}',
-        f'x = dict(**{OPEN})',
-        f'x = dict({OPEN})',
-        f"x = [{OPEN} for _ in 'a']",
-        f'x = (lambda: {OPEN})()',
-        "x = f'{{open({path!r}, 1)}}'",
-        "dict = open\nx = dict('{path}', 'w')",
-        "x = '{path}'.upper",
-        'x: int = 1',
-        'x = y = 1',
-        'x = 1 +',
-        'x = ' + '(' * 10_000,
-        f'x = {{{{{OPEN}: 1}}}}',
-    ],
-)
-def test_nothing_of_it_is_executed(text, tmp_path):
-    text = text.format(path=tmp_path / 'written')
-    with pytest.raises(ValueError, match='not a config'):
-        parse_config(text)
-    assert facts_of({'cfg': text}) is None and not (tmp_path / 'written').exists()
+    facts = training_facts({'cfg': load('mbls/digits').pretty_text}, cfg)
+    assert facts == {**config_facts(cfg), 'told_by': 'config'}
+    ours = training_facts({'facts': config_facts(cfg)}, load('mbls/digits'))
+    assert ours == {**config_facts(cfg), 'told_by': 'checkpoint'}

@@ -1,0 +1,226 @@
+"""A training: what decided about it, which loss it minimised, and whether it is finished."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mmengine.hooks import Hook
+
+from mmcalib.files import RESULTS, VALIDATION_RESULTS
+from mmcalib.names import SYMBOLS
+from mmcalib.runs.config_tree import (
+    WITHOUT_EFFECT,
+    constructor_options,
+    describe_dataset,
+    find_class,
+    plain,
+    type_name,
+    walk,
+)
+from mmcalib.runs.record import Record
+
+if TYPE_CHECKING:
+    from mmengine.runner import Runner
+
+FACTS = 'facts'  # the key in `meta` of a checkpoint
+# The sections of a config that decide about the figures of a training.
+SECTIONS = (
+    'train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler', 'custom_hooks',
+    'load_from',
+)  # fmt: skip
+# Hooks that only look on. Any other one, such as a user's own, is taken to change some figure.
+OBSERVING_HOOKS = (
+    'ConfidenceMapHook', 'EmptyCacheHook', 'LogitDistanceHook', 'MemoryProfilerHook',
+    'ProfilerHook', 'ReliabilityDiagramHook', 'SameBuffersHook', 'SyncBuffersHook',
+)  # fmt: skip
+# Options of the CheckpointHook that choose the best checkpoint.
+SELECTION = ('type', 'save_best', 'rule')
+# Options that a loss is described by also at their defaults: the parameters that its label shows,
+# and whether ignored pixels count in its mean.
+ALWAYS_DESCRIBED = (*SYMBOLS, 'avg_non_ignore')
+# Options that a loss is never described by.
+NOT_DESCRIBED = WITHOUT_EFFECT | {'type', 'num_classes'}
+# Parts of a model that only its training needs.
+TRAINING_PARTS = frozenset((
+    'auxiliary_head', 'batch_augments', 'init_cfg', 'pretrained', 'train_cfg',
+))  # fmt: skip
+
+
+class TrainingFactsHook(Hook):
+    """Writes loss and training into the ``meta`` of each checkpoint.
+
+    Args:
+        facts: Result of :func:`config_facts`.
+    """
+
+    def __init__(self, facts: dict) -> None:
+        self.facts = facts
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['meta'][FACTS] = self.facts
+
+
+def config_facts(cfg: Mapping, *, processes: int | None = None) -> dict:
+    """Return loss and training in a config, for the ``meta`` of checkpoints."""
+    return {'loss': main_loss(cfg), 'training': describe_training(cfg, processes=processes)}
+
+
+def training_facts(meta: Mapping, cfg: Mapping) -> dict:
+    """Return loss and training behind a checkpoint, and who tells them.
+
+    A checkpoint of ours has them in its ``meta``, where the training wrote them. For any other one
+    they are those of the config that it is named with, as the record and reports say.
+    """
+    if FACTS in meta:
+        return {**meta[FACTS], 'told_by': 'checkpoint'}
+    return {**config_facts(cfg), 'told_by': 'config'}
+
+
+def describe_training(cfg: Mapping, *, processes: int | None = None) -> dict:
+    """Return what decides about the figures of a training, but for its seed and main loss.
+
+    Args:
+        cfg: Config of the training.
+        processes: Number of its processes; None if unknown.
+
+    Returns:
+        For JSON: the config's own keys as :func:`plain` has them, ``selection``, by what and on
+        which data the best checkpoint is chosen, ``processes`` and ``limit``, the samples of a
+        smoke run.
+    """
+    description = {'model': plain(without_losses(training_model(cfg)))}
+    for section in SECTIONS:
+        if cfg.get(section):
+            description[section] = plain(cfg[section])
+    hooks = description.pop('custom_hooks', [])
+    deciding_hooks = [hook for hook in hooks if hook['type'] not in OBSERVING_HOOKS]
+    if deciding_hooks:
+        description['custom_hooks'] = deciding_hooks
+    if cfg.get('resume'):  # A training that goes on started from elsewhere.
+        description.pop('load_from', None)
+    if (cfg.get('auto_scale_lr') or {}).get('enable'):
+        description['auto_scale_lr'] = plain(cfg['auto_scale_lr'])
+    other_losses = describe_other_losses(cfg)
+    if other_losses:
+        description['other_losses'] = other_losses
+    description['selection'] = describe_selection(cfg)
+    description['processes'] = processes
+    description['limit'] = cfg.get('limit')
+    return description
+
+
+def training_model(cfg: Mapping) -> dict:
+    """Return the config of a model with its data_preprocessor, without what only a test needs."""
+    model = {'data_preprocessor': cfg.get('data_preprocessor'), **(cfg.get('model') or {})}
+    model.pop('test_cfg', None)
+    return model
+
+
+def describe_network(model: Mapping) -> dict:
+    """Return what predicts, for JSON: a model's config without its losses and its training."""
+    return plain(without_losses(model), TRAINING_PARTS | {'_scope_', '_delete_'})
+
+
+def without_losses(node: object) -> object:
+    """Return a part of a model's config without the losses in it.
+
+    mmpretrain's heads have a ``loss``, mmseg's a ``loss_decode``; either may be a list.
+    """
+    if isinstance(node, Mapping):
+        return {key: without_losses(item) for key, item in node.items() if not is_loss(key, item)}
+    if isinstance(node, (list, tuple)):
+        return [without_losses(item) for item in node]
+    return node
+
+
+def is_loss(key: str, item: object) -> bool:
+    """Return whether a part of a model's config is a loss, or several."""
+    return key.startswith('loss') and isinstance(item, (Mapping, list, tuple))
+
+
+def describe_selection(cfg: Mapping) -> dict:
+    """Return by what, and on which data, the best checkpoint is chosen, for JSON."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    options = {key: hook[key] for key in SELECTION if hook.get(key)}
+    validation = (cfg.get('val_dataloader') or {}).get('dataset')
+    return {**plain(options), 'on': describe_dataset(validation)}
+
+
+def find_losses(model: object) -> dict[str, Mapping]:
+    """Return the losses in a model's config and the terms of sums, by path; the main one first."""
+    losses = {}
+    auxiliary_losses = {}
+    for path, part in walk(model, 'model'):
+        if 'type' in part and any(key.startswith('loss') for key in path.split('.')):
+            if 'auxiliary' in path:
+                auxiliary_losses[path] = part
+            else:
+                losses[path] = part
+    return losses | auxiliary_losses
+
+
+def main_loss(cfg: Mapping) -> dict | None:
+    """Return type and options of the loss of a model's head, None if it has none."""
+    for path, loss in find_losses(cfg.get('model')).items():
+        if 'auxiliary' not in path:
+            return describe_loss(loss, cfg.get('default_scope'))
+    return None
+
+
+def describe_other_losses(cfg: Mapping) -> dict[str, dict]:
+    """Return type and options of the losses that are unlike the main one, by path."""
+    main = main_loss(cfg)
+    descriptions = {
+        path: describe_loss(loss, cfg.get('default_scope'))
+        for path, loss in find_losses(cfg.get('model')).items()
+    }
+    return {path: loss for path, loss in descriptions.items() if loss != main}
+
+
+def describe_loss(loss: Mapping, scope: str | None) -> dict:
+    """Return type and options of a loss by its config.
+
+    Options at their defaults are left out, but for :data:`ALWAYS_DESCRIBED`.
+    """
+    kind = find_class(loss, scope)  # None if no registry knows a loss from elsewhere
+    defaults = {}
+    for name, parameter in constructor_options(kind).items():
+        if parameter.default is not parameter.empty:
+            defaults[name] = parameter.default
+    description = {}
+    for name, value in {**defaults, **loss}.items():
+        is_default = name in defaults and value == defaults[name]
+        if name not in NOT_DESCRIBED and (name in ALWAYS_DESCRIBED or not is_default):
+            description[name] = value
+    return {'type': type_name(loss['type']), **plain(description)}
+
+
+def is_finished(checkpoint: str | Path, training: Mapping, calibration: Mapping) -> bool | None:
+    """Return whether the training of a checkpoint came to its end, None if unknown.
+
+    Its results beside it tell, or the number of the last checkpoint; that of a calibrated
+    checkpoint in another folder is told by its calibration.
+
+    Args:
+        checkpoint: Path of the checkpoint.
+        training: Result of :func:`describe_training`.
+        calibration: What a calibration wrote into the checkpoint; empty without one.
+    """
+    folder = Path(checkpoint).parent
+    for name in (RESULTS, VALIDATION_RESULTS):  # Early stopping ends it before its last epoch.
+        with suppress(OSError, ValueError):
+            members = Record.read(folder / name).model['members']
+            if all(member['finished'] for member in members):
+                return True
+    train_cfg = training.get('train_cfg') or {}
+    length = train_cfg.get('max_epochs') or train_cfg.get('max_iters')
+    last = folder / 'last_checkpoint'
+    if length and last.is_file():
+        number = re.search(r'_(\d+)\.pth$', last.read_text().strip())
+        if number:
+            return int(number[1]) >= length
+    return calibration.get('finished')
