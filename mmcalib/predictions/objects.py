@@ -158,3 +158,17 @@ def object_ious(
     with np.errstate(invalid='ignore'):
         union = size + np.bincount(own, large[other], len(objects)) - both
         return np.where(size > 0, both / union, np.nan)
+
+
+def describe_objects(objects: torch.Tensor) -> str:
+    """Return a line on how well the ``(O, 6)`` objects of an evaluation are found."""
+    labelled = objects[~objects[:, 5].isnan()]
+    if not len(labelled):
+        return f'{len(objects)} objects, none of which has a labelled pixel'
+    _, _, pixels, conf, expected, iou = labelled.T
+    return (
+        f'{len(labelled):,} objects of {pixels.median():.0f} pixels (median): '
+        f'{100 * (iou > RIGHT).double().mean():.1f} % have an IoU above {RIGHT:g}, the mean IoU is '
+        f'{100 * iou.mean():.1f} %, the mean confidence {100 * conf.mean():.1f} %, the expected '
+        f'IoU {100 * expected.mean():.1f} %'
+    )

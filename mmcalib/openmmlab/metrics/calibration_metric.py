@@ -24,7 +24,7 @@ from mmcalib.metrics.statistics import (
 )
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
 from mmcalib.options import check_choice, check_ignore_index, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.predictions.image_predictions import (
@@ -32,7 +32,7 @@ from mmcalib.predictions.image_predictions import (
     ImagePredictions,
     predictions_from_probabilities,
 )
-from mmcalib.predictions.objects import RIGHT, find_map_objects, object_ious
+from mmcalib.predictions.objects import describe_objects, find_map_objects, object_ious
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -42,9 +42,9 @@ ENOUGH_PER_BIN = 10
 class CalibrationMetric(ListMetric):
     """Calibration of a classifier or a segmentor, measured in one pass.
 
-    The confidence is the probability of the predicted class. A segmented image leaves small tables,
-    of at most 100 kB, and a classified one its probabilities; so a sampler's padding drops out, and
-    any split over ranks gives the same numbers.
+    The confidence is the probability of the predicted class. The result of a segmented image is
+    counts of at most 100 kB, that of a classified image its probabilities; so a sampler's padding
+    drops out, and any split over ranks gives the same numbers.
 
     - ``ECE``: expected calibration error over bins of equal width, each (lo, hi].
     - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
@@ -88,23 +88,23 @@ class CalibrationMetric(ListMetric):
             that need a temperature. None for no intervals.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
-        per_class: Also print a table of ECE, accuracy, mean confidence and count of the predictions
-            of each class, over all that the protocol has together; NaN for classes that are never
-            predicted. It is kept in ``statistics``.
-        per_distance: Likewise for the pixels 1, 2, 3–4, 5–8, … from the nearest boundary, which is
-            that of the protocol ``'boundary'``. For segmentation.
-        per_object: Also print how well objects, the connected components of each predicted class
-            but the one that the data set calls background, are found, and keep them in
-            ``statistics``. For segmentation, of whole images whatever the protocol.
-        several_labels: Whether a classifier predicts each class by a sigmoid of its own, which our
-            tools tell by its head. Then all decisions are measured together, as the pixels of a
-            binary head are: whether each label is there, without those whose ``gt_score`` is
-            negative. `per_class` has the decisions on each label.
-        **base: Those of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
+        per_class: Whether to print a table of ECE, accuracy, mean confidence and count of the
+            predictions of each class, over all images whatever the protocol averages; NaN for
+            classes that are never predicted. It is kept in ``statistics``.
+        per_distance: Whether to print the same of the pixels 1, 2, 3–4, 5–8, … from the nearest
+            boundary, which is that of the protocol ``'boundary'``. For segmentation.
+        per_object: Whether to print how well objects are found, the connected components of each
+            predicted class but the one that the data set calls background, and to keep them in
+            ``statistics``. For segmentation; whole images count, whatever the protocol.
+        several_labels: Whether a classifier predicts each class by a sigmoid of its own, which the
+            tools tell by its head. All labels are then measured together, as the pixels of a binary
+            head are: whether each is present, without those whose ``gt_score`` is negative.
+            `per_class` has the predictions of each label.
+        **base: Options of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
             ``calibration`` in the keys, so that one evaluator can have two metrics.
 
     Attributes:
-        statistics: Of the last evaluation, on the main process; else None.
+        statistics: Statistics of the last evaluation, on the main process; else None.
 
     Raises:
         ValueError: If an option is outside its range; for a protocol of the foreground on data with
@@ -119,7 +119,7 @@ class CalibrationMetric(ListMetric):
         metrics: Sequence[str] = ('ECE', 'AECE'),
         *,
         num_bins: int = 15,
-        ignore_index: int = 255,
+        ignore_index: int = IGNORE_INDEX,
         protocol: str = 'pooled',
         boundary_width: int = 3,
         confidence_interval: float | None = None,
@@ -152,7 +152,7 @@ class CalibrationMetric(ListMetric):
             check_interval('confidence_interval', confidence_interval, self.metrics)
 
     def check_meta(self, meta: Mapping) -> None:
-        """Raise a UserError where the protocol leaves out class 0, and this is no background."""
+        """Raise a UserError if the protocol leaves out class 0 and this is no background."""
         if PROTOCOLS[self.protocol].region is foreground:
             check_background(meta, f'protocol={self.protocol!r}', "set protocol='pooled'")
 
@@ -162,10 +162,10 @@ class CalibrationMetric(ListMetric):
         if is_map:
             self.check_meta(sample)
         else:
-            self._refuse_classifier()
+            self._check_no_map_options()
         (predictions,) = read_samples(
             [sample],
-            [self.name(sample)],
+            [self.next_name(sample)],
             ignore_index=self.ignore_index,
             several_labels=self.several_labels,
         )
@@ -201,31 +201,43 @@ class CalibrationMetric(ListMetric):
         protocol = PROTOCOLS[self.protocol]
         tally = Tally(self.num_bins, protocol.images_per_unit)
         if results and not isinstance(results[0], Counts):
-            predictions = self._predictions_of_scores(results)
-            outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
-            strata = self._strata_by_class(outcomes, predictions.num_classes)
-            tally.add(count_outcomes(outcomes, self.num_bins, strata=strata))
-            image_tables = tables_of_classified(outcomes, self.num_bins, per_class=self.per_class)
+            counts, image_tables = self._count_classified(results)
+            tally.add(counts)
         else:
             for counts in results:
                 tally.add(counts)
             image_tables = tables_of_images(results)
-        units = tally.sums()
-        whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
-        values = {name: protocol.value(name, units, whole) for name in self.metrics}
+        groups = tally.sums()
+        whole = groups[0] if len(groups) == 1 else sum_counts(groups, self.num_bins)
+        values = {name: protocol.value(name, groups, whole) for name in self.metrics}
         image_sums = image_tables.pop('image_sums', None)
         self.statistics = self._statistics(dict(values), whole, image_tables)
-        self._log(int(whole.count), len(results), self.statistics)
+        self._log_count(int(whole.count), len(results))
+        self._log_tables(self.statistics)
         if self.confidence_interval is not None and whole.count:
             values |= protocol.intervals(
                 self.metrics,
-                units,
+                groups,
                 (image_tables['image_bins'], image_sums),
                 coverage=self.confidence_interval,
                 num_bootstrap=self.num_bootstrap,
                 seed=self.seed,
             )
         return values
+
+    def _count_classified(
+        self, results: Sequence[tuple[np.ndarray, int]]
+    ) -> tuple[Counts, dict[str, Tensor]]:
+        """Return the counts of all classified images, and the tables of each image."""
+        scores, labels = zip(*results, strict=True)
+        predictions = predictions_from_probabilities(
+            torch.from_numpy(np.stack(scores)), torch.tensor(labels, device='cpu')
+        )
+        outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
+        strata = self._strata_by_class(outcomes, predictions.num_classes)
+        counts = count_outcomes(outcomes, self.num_bins, strata=strata)
+        tables = tables_of_classified(outcomes, self.num_bins, per_class=self.per_class)
+        return counts, tables
 
     def _strata_by_class(
         self, outcomes: Outcomes, num_classes: int
@@ -234,7 +246,7 @@ class CalibrationMetric(ListMetric):
         return {'predicted': (outcomes.predicted, num_classes)} if self.per_class else {}
 
     def _objects(self, predictions: ImagePredictions) -> Tensor:
-        """Return class, size, confidence, expected IoU and IoU of each object, ``(O, 5)``."""
+        """Return label, pixels, confidence, expected IoU and IoU of each object, ``(O, 5)``."""
         objects = find_map_objects(predictions, background=self.dataset_background)
         labels = predictions.labels[0].cpu().numpy()
         ious = object_ious(objects, labels, ignore_index=IGNORED)
@@ -247,69 +259,66 @@ class CalibrationMetric(ListMetric):
         ]
         return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
-    def _predictions_of_scores(self, results: list) -> ImagePredictions:
-        """Return the predictions of all classified images."""
-        scores, labels = zip(*results, strict=True)
-        probs = torch.from_numpy(np.stack(scores))
-        return predictions_from_probabilities(probs, torch.tensor(labels, device='cpu'))
-
     def _statistics(
-        self, values: dict[str, float], whole: Counts, images: dict[str, Tensor]
+        self, values: dict[str, float], whole: Counts, image_tables: dict[str, Tensor]
     ) -> CalibrationStatistics:
         """Return the statistics that later tools draw, beside the printed numbers."""
-        classes, names = whole.strata.get('predicted'), None
-        if classes is not None:
-            count, names = classes.shape[1], (self.dataset_meta or {}).get('classes') or ()
-            names = [str(name) for name in (names if len(names) == count else range(count))]
+        class_bins = whole.strata.get('predicted')
+        class_names = None
+        if class_bins is not None:
+            num_classes = class_bins.shape[1]
+            class_names = (self.dataset_meta or {}).get('classes') or ()
+            if len(class_names) != num_classes:
+                class_names = range(num_classes)
+            class_names = [str(name) for name in class_names]
         return CalibrationStatistics(
             metrics=values,
             protocol=self.protocol,
             num_bins=self.num_bins,
             narrow_bins=whole.condensed_table(),
-            class_bins=classes,
-            classes=names,
+            class_bins=class_bins,
+            classes=class_names,
             distance_bins=whole.strata.get('distance'),
-            **images,
+            **image_tables,
         )
 
-    def _log(self, count: int, num_images: int, found: CalibrationStatistics) -> None:
-        """Log the number of predictions, with a warning if they are few, and tables of parts."""
-        text = f'{count:,} predictions of {num_images:,} images by the protocol {self.protocol!r}'
-        few = count < ENOUGH_PER_BIN * self.num_bins
-        noise = f', few for {self.num_bins} bins: noise alone makes errors of several percent'
+    def _log_count(self, count: int, num_images: int) -> None:
+        """Log the number of predictions, with a warning if they are few."""
+        if not count:
+            self.log(f'no valid prediction in {num_images} samples', logging.WARNING)
+            return
+        line = f'{count:,} predictions of {num_images:,} images by the protocol {self.protocol!r}'
+        if count >= ENOUGH_PER_BIN * self.num_bins:
+            self.log(line)
+            return
         self.log(
-            f'{text}{noise * few}' if count else f'no valid prediction in {num_images} samples',
-            logging.WARNING if few else logging.INFO,
+            f'{line}, few for {self.num_bins} bins: noise alone makes errors of several percent',
+            logging.WARNING,
         )
-        for table, names, heading in (
-            (found.class_bins, found.classes, 'predicted class'),
-            (found.distance_bins, RANGE_NAMES, 'pixels from a boundary'),
-        ):
-            if table is not None:
-                self.log(f'\n{stratum_text(table, names, heading)}')
-        if found.objects is not None:
-            self.log(objects_in_words(found.objects))
 
-    def _refuse_classifier(self) -> None:
-        options = ['protocol'] if self.protocol != 'pooled' else []
-        options += [n for n in ('per_distance', 'per_object') if getattr(self, n)]
+    def _log_tables(self, statistics: CalibrationStatistics) -> None:
+        """Log the tables of classes and distances, and how well objects are found."""
+        if statistics.class_bins is not None:
+            table = stratum_text(statistics.class_bins, statistics.classes, 'predicted class')
+            self.log(f'\n{table}')
+        if statistics.distance_bins is not None:
+            heading = 'pixels from a boundary'
+            self.log(f'\n{stratum_text(statistics.distance_bins, RANGE_NAMES, heading)}')
+        if statistics.objects is not None:
+            self.log(describe_objects(statistics.objects))
+
+    def _check_no_map_options(self) -> None:
+        """Raise a UserError for a classifier if an option is for segmentation."""
+        options = {}
+        if self.protocol != 'pooled':
+            options['protocol'] = self.protocol
+        if self.per_distance:
+            options['per_distance'] = True
+        if self.per_object:
+            options['per_object'] = True
         if options:
-            wrong = ', '.join(f'{name}={getattr(self, name)!r}' for name in options)
-            raise UserError(f'{wrong} is for segmentation, not for a classifier: leave it out')
-
-
-def objects_in_words(objects: Tensor) -> str:
-    """Return how well the ``(O, 6)`` objects of a state are found."""
-    known = objects[~objects[:, 5].isnan()]
-    if not len(known):
-        return f'{len(objects)} objects, none of which has a labelled pixel'
-    _, _, pixels, conf, expected, iou = known.T
-    return (
-        f'{len(known):,} objects of {pixels.median():.0f} pixels (median): '
-        f'{100 * (iou > RIGHT).double().mean():.1f} % have an IoU above {RIGHT:g}, the mean IoU is '
-        f'{100 * iou.mean():.1f} %, the mean confidence {100 * conf.mean():.1f} %, the expected '
-        f'IoU {100 * expected.mean():.1f} %'
-    )
+            text = ', '.join(f'{name}={value!r}' for name, value in options.items())
+            raise UserError(f'{text} is for segmentation, not for a classifier: leave it out')
 
 
 @METRICS.register_module()

@@ -12,7 +12,7 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.metrics.protocols import BACKGROUND_LABEL, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
 
 
 @METRICS.register_module()
@@ -22,30 +22,30 @@ class ForegroundIoU(ListMetric):
     .. math:: \frac{1}{K - 1} \sum_{k \neq 0} \frac{|P_k \cap G_k|}{|P_k \cup G_k|}
 
     The key is ``mIoU``, in percent. Pixels of the background count where they are predicted as
-    another class, and classes that neither occur nor are predicted are left out. Source: the
+    another class. Classes that neither occur nor are predicted are left out. Source: the
     paper's published code; mmseg's ``IoUMetric`` averages over the background too.
 
     Args:
         ignore_index: Label of the pixels to leave out.
-        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Raises:
         ValueError: For data with ``reduce_zero_label``, whose class 0 is no background; while
             evaluating, for samples without a segmentation or labels.
     """
 
-    def __init__(self, *, ignore_index: int = 255, **options) -> None:
+    def __init__(self, *, ignore_index: int = IGNORE_INDEX, **options) -> None:
         super().__init__(**options)
         self.ignore_index = ignore_index
 
     def check_meta(self, meta: Mapping) -> None:
-        """Raise a UserError where class 0 is no background."""
+        """Raise a UserError if class 0 is no background."""
         check_background(meta, 'ForegroundIoU', "take dict(type='IoUMetric')")
 
     def read(self, sample: dict) -> Tensor:
-        """Return the counts of an image, ``(3, K)``: both, predicted, labelled as k."""
+        """Return the pixels of each class that are correct, predicted and labelled, ``(3, K)``."""
         self.check_meta(sample)
-        name = self.name(sample)
+        name = self.next_name(sample)
         (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
         if not predictions.are_maps:
             raise UserError(f'{name} is no segmentation: ForegroundIoU is for segmentors')
@@ -60,11 +60,15 @@ class ForegroundIoU(ListMetric):
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""
-        both, predicted, label = sum(results) if results else torch.zeros(3, 1, device='cpu')
-        union = predicted + label - both
-        classes = union > 0
-        classes[BACKGROUND_LABEL] = False
-        if not classes.any():
-            text = f'no class but the background in {len(results)} images, so mIoU is NaN'
-            self.log(text, logging.WARNING)
-        return {'mIoU': 100 * (both[classes].double() / union[classes]).mean().item()}
+        counts = sum(results) if results else torch.zeros(3, 1, device='cpu')
+        intersection, predicted, label = counts
+        union = predicted + label - intersection
+        is_counted = union > 0
+        is_counted[BACKGROUND_LABEL] = False
+        if not is_counted.any():
+            self.log(
+                f'no class but the background in {len(results)} images, so mIoU is NaN',
+                logging.WARNING,
+            )
+        ious = intersection[is_counted].double() / union[is_counted]
+        return {'mIoU': 100 * ious.mean().item()}

@@ -25,7 +25,7 @@ from mmcalib.metrics.image_scores import (
 )
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
 from mmcalib.options import check_choice, check_choices, check_number
 from mmcalib.predictions.image_predictions import IGNORED, class_columns
 from mmcalib.tensors import check_explained
@@ -56,15 +56,15 @@ class ImageScoreMetric(ListMetric):
             :func:`~mmcalib.metrics.image_scores.image_risks`. A classifier's is 1 for an
             error, and 0 otherwise.
         failure: Risk above which an image counts as a failure, for AUROC.
-        background: Class that is not an object; if None, the one that the data set calls
+        background: Class that is not an object; None for the one that the data set calls
             background.
         ignore_index: Label of the pixels to leave out of the risk.
-        confidence_interval: Coverage of intervals over images, None for none.
+        confidence_interval: Coverage of intervals over images; None for no intervals.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
         out_file: A ``.csv`` file with the risk and the scores of each image, for
             ``tools/visualize.py images``.
-        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Raises:
         OSError: If `out_file` cannot be written.
@@ -81,7 +81,7 @@ class ImageScoreMetric(ListMetric):
         risk: str = 'IoU',
         failure: float = 0.5,
         background: int | None = None,
-        ignore_index: int = 255,
+        ignore_index: int = IGNORE_INDEX,
         confidence_interval: float | None = 0.95,
         num_bootstrap: int = 1000,
         seed: int = 0,
@@ -105,7 +105,7 @@ class ImageScoreMetric(ListMetric):
 
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
         """Return the name of an image, its risk and its scores."""
-        name = self.name(sample)
+        name = self.next_name(sample)
         (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
         background = None
         if predictions.are_maps:
@@ -140,25 +140,35 @@ class ImageScoreMetric(ListMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the figures of all images."""
         if self.out_file is not None:
-            # Names of files may be no text.
-            text = dict(newline='', encoding='utf-8', errors='backslashreplace')
-            with whole_file(self.out_file) as path, path.open('w', **text) as file:
-                csv.writer(file).writerow(['image', 'risk', *self.scores])
-                csv.writer(file).writerows([name, risk, *scores] for name, risk, scores in results)
+            self._write(results)
         table = [[risk, *scores] for _, risk, scores in results]
         rows = torch.tensor(table, dtype=torch.float64, device='cpu').view(-1, 1 + len(self.scores))
         labelled = rows[~rows[:, 0].isnan()]
         if len(labelled) < len(rows) or not len(rows):
-            count = f'{len(labelled)} of {len(rows)} images have a labelled pixel'
-            self.log(f'{count}, and figures are of these', logging.WARNING)
-        values = {'risk': 100 * labelled[:, 0].mean().item()}
+            self.log(
+                f'{len(labelled)} of {len(rows)} images have a labelled pixel, and figures are of '
+                'these',
+                logging.WARNING,
+            )
+        risks = labelled[:, 0]
+        values = {'risk': 100 * risks.mean().item()}
         for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
             if score in MEMBER_SCORES:
                 values[score] = column.mean().item()
-            if score == 'mutual_information':
-                column = -column
-            figures = image_failure_figures(
-                column, labelled[:, 0], failure=self.failure, **self.intervals
-            )
-            values |= {f'{score}/{name}': value for name, value in figures.items()}
+            trust = -column if score == 'mutual_information' else column
+            figures = image_failure_figures(trust, risks, failure=self.failure, **self.intervals)
+            for name, value in figures.items():
+                values[f'{score}/{name}'] = value
         return values
+
+    def _write(self, results: list) -> None:
+        """Write the risk and the scores of each image to the file."""
+        with (
+            whole_file(self.out_file) as path,
+            # Names of files may be no text.
+            path.open('w', newline='', encoding='utf-8', errors='backslashreplace') as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(['image', 'risk', *self.scores])
+            for name, risk, scores in results:
+                writer.writerow([name, risk, *scores])

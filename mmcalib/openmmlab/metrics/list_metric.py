@@ -18,16 +18,16 @@ from mmcalib.openmmlab.samples import background_index, sample_name
 
 
 class ListMetric(BaseMetric):
-    """A metric that leaves one result of each sample, so that a sampler's padding drops out."""
+    """Base of the metrics that keep one result per sample, so that mmengine drops repeated ones."""
 
     def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
-        """Leave what ``read(sample)`` of a subclass returns for each sample."""
+        """Keep what ``read(sample)`` of a subclass returns for each sample."""
         for sample in data_samples:
             self.results.append(self.read(sample))
 
     @property
     def dataset_meta(self) -> dict | None:
-        """What the data set says of itself, such as its classes."""
+        """The metainfo of the data set, such as its classes."""
         return self._dataset_meta
 
     @dataset_meta.setter
@@ -36,10 +36,14 @@ class ListMetric(BaseMetric):
         self._dataset_meta = meta
 
     def check_meta(self, meta: Mapping) -> None:
-        """Raise an error for a data set that the metric is not for; a sample says the same."""
+        """Raise an error for a data set that the metric is not for.
+
+        Args:
+            meta: Metainfo of the data set, or a sample, which holds the same.
+        """
 
     def limited(self, result: Any) -> Any:
-        """Return what a sample leaves; all are rounded once there are a million predictions."""
+        """Return the result to keep; all are rounded once there are a million predictions."""
         if not self.results:  # mmengine empties the list after each evaluation.
             self.limit = FineBinLimit()
             self.memory = KeptMemory()
@@ -48,7 +52,7 @@ class ListMetric(BaseMetric):
 
     @property
     def has_many(self) -> bool:
-        """Whether the next result is rounded, because so many predictions are counted already."""
+        """Whether the next result is rounded, since a million predictions are counted already."""
         return bool(self.results) and self.limit.is_reached
 
     def evaluate(self, size: int) -> dict:
@@ -57,26 +61,28 @@ class ListMetric(BaseMetric):
         Raises:
             ValueError: If fewer were evaluated, or more than a sampler repeats.
         """
-        shares = [int(count) for count in all_gather(torch.tensor(len(self.results), device='cpu'))]
-        if not size <= sum(shares) < size + len(shares):
+        counts = all_gather(torch.tensor(len(self.results), device='cpu'))
+        num_evaluated = sum(int(count) for count in counts)
+        if not size <= num_evaluated < size + len(counts):
             self.results = []
             raise UserError(
-                f'{sum(shares):,} samples were evaluated on {len(shares)} processes, and the data '
-                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
+                f'{num_evaluated:,} samples were evaluated on {len(counts)} processes, and the '
+                f'data set has {size:,}. A sampler repeats fewer than one sample per process; an '
                 'interrupted evaluation leaves more: evaluate again'
             )
         return super().evaluate(size)
 
-    def log(self, text: str, level: int = logging.INFO) -> None:
+    def log(self, message: str, level: int = logging.INFO) -> None:
         """Log a line that begins with the name of the metric."""
-        print_log(f'{type(self).__name__}: {text}', logger='current', level=level)
+        print_log(f'{type(self).__name__}: {message}', logger='current', level=level)
 
     @property
     def dataset_background(self) -> int | None:
-        """The place of the class that the data set calls background, if it does."""
+        """The index of the class that the data set calls background; None if there is none."""
         return background_index((self.dataset_meta or {}).get('classes'))
 
-    def name(self, sample: dict) -> str:
-        """Return what errors call the next sample; samplers interleave the processes."""
+    def next_name(self, sample: dict) -> str:
+        """Return the name of the next sample in errors."""
+        # Samplers interleave the processes.
         rank, world_size = get_dist_info()
         return sample_name(sample, len(self.results) * world_size + rank)

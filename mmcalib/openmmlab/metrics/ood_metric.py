@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from mmengine.registry import METRICS
+from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import sum_by_key
@@ -22,7 +23,12 @@ from mmcalib.metrics.ood_scores import (
 )
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_field, read_samples, with_logits
+from mmcalib.openmmlab.samples import (
+    IGNORE_INDEX,
+    read_field,
+    read_samples,
+    with_logits,
+)
 from mmcalib.options import check_choices
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
 from mmcalib.tensors import at_least_single, check_explained
@@ -46,8 +52,7 @@ class OODMetric(ListMetric):
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
     ``FPR95`` are its own, and ``AUPR`` is close; docs/howto/ood.md says how close.
 
-    The scores are those of
-    :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
+    The scores are those of :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
     ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
     probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
 
@@ -63,11 +68,11 @@ class OODMetric(ListMetric):
         scores: One or more of ``max_probability``, ``entropy``, ``max_logit`` and ``energy``.
         ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
-        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Attributes:
-        counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
-            names, the last evaluation had, on the main process.
+        counts: Numbers of ``'ID'`` predictions and of those of each OOD set in the last evaluation,
+            on the main process; ``'OOD'`` if the sets have no names.
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
@@ -81,19 +86,21 @@ class OODMetric(ListMetric):
         scores: Sequence[str] = ('max_probability',),
         *,
         ood_index: int | None = None,
-        ignore_index: int = 255,
+        ignore_index: int = IGNORE_INDEX,
         **options,
     ) -> None:
         super().__init__(**options)
         self.scores = check_choices('scores', scores, SCORES)
         if ood_index is not None and ood_index == ignore_index:
-            both = f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label'
-            raise UserError(f'{both} that is neither left out nor OOD, such as -1')
+            raise UserError(
+                f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label '
+                'that is neither left out nor OOD, such as -1'
+            )
         self.ood_index = ood_index
         self.ignore_index = ignore_index
 
     def read(self, sample: dict) -> OODCounts:
-        """Return how often each score is that of an ID prediction, and of each OOD set."""
+        """Return the scores of the valid predictions of an image, and which of them are OOD."""
         predictions = self._read_predictions(sample)
         valid = predictions.valid
         # 0 in distribution, 1 of the first OOD set, and so on.
@@ -122,7 +129,7 @@ class OODMetric(ListMetric):
 
     def _read_predictions(self, sample: dict) -> ImagePredictions:
         """Return the predictions of an image, with a classifier's logits if they are known."""
-        name = self.name(sample)
+        name = self.next_name(sample)
         ood_index = self.ood_index
         if ood_index is None:
             if 'seg_logits' in sample:
@@ -153,33 +160,64 @@ class OODMetric(ListMetric):
     def compute_metrics(self, results: list[OODCounts]) -> dict[str, float]:
         """Return the figures of all images."""
         limit = FineBinLimit()
-        for result in results:  # those of all processes together
+        for result in results:  # Those of all processes may be too many together.
             limit.take(result)
-        groups, values = self._sets(), {}
-        names = ['ID', *(groups or ('OOD',))]
-        nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64, device='cpu')
+        group_by_set = self._sets()
+        set_names = list(group_by_set) or ['OOD']
+        values = {}
         for score in self.scores:
-            cells = torch.cat([nothing, *(x.fine_bins[score].double() for x in results)], dim=1)
-            seen, *unseen = sum_by_key(cells[0], cells[1:])[1]
-            found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
-            means = {}
-            for group in dict.fromkeys(groups.values()):
-                members = [found[name] for name in groups if groups[name] == group]
-                means[group] = {k: sum(each[k] for each in members) / len(members) for k in FIGURES}
-            for name, figures in (means | found).items():
-                prefix = f'{score}/{name}' if groups else score
-                values |= {f'{prefix}/{key}': value for key, value in figures.items()}
-        self.counts = dict(zip(names, map(int, cells[1:].sum(dim=1)), strict=True))
+            counts = self._count_by_value(score, results, 1 + len(set_names))
+            figures_by_name = {}
+            for set_name, ood_counts in zip(set_names, counts[1:], strict=True):
+                figures_by_name[set_name] = ood_figures(counts[0], ood_counts)
+            figures_by_name = mean_figures(figures_by_name, group_by_set) | figures_by_name
+            for name, figures in figures_by_name.items():
+                prefix = f'{score}/{name}' if group_by_set else score
+                for key, value in figures.items():
+                    values[f'{prefix}/{key}'] = value
+        totals = counts.sum(dim=1).long().tolist()  # the same of every score
+        self.counts = dict(zip(['ID', *set_names], totals, strict=True))
+        self._log_counts()
+        return values
+
+    def _count_by_value(self, score: str, results: list[OODCounts], num_origins: int) -> Tensor:
+        """Return how often each value of a score is that of ID and of each OOD set, ``(O, C)``."""
+        empty = torch.zeros(1 + num_origins, 0, dtype=torch.float64, device='cpu')
+        tables = torch.cat(
+            [empty, *(result.fine_bins[score].double() for result in results)], dim=1
+        )
+        _, counts = sum_by_key(tables[0], tables[1:])
+        return counts
+
+    def _log_counts(self) -> None:
+        """Log the numbers of predictions, with a warning if there are none of a kind."""
         self.log(', '.join(f'{count:,} {name}' for name, count in self.counts.items()))
-        if absent := [name for name, count in self.counts.items() if not count]:
+        absent = [name for name, count in self.counts.items() if not count]
+        if absent:
             self.log(
                 f'no prediction of {" and ".join(absent)}, so figures against it are NaN. OOD are '
                 f'negative labels, and those of ood_index ({self.ood_index})',
                 logging.WARNING,
             )
-        return values
 
     def _sets(self) -> dict[str, str]:
         """Return the group of each OOD set that the data set names."""
-        groups = (self.dataset_meta or {}).get('ood_sets', {})
-        return {name: group for group in OOD_GROUPS for name in groups.get(group, ())}
+        sets_by_group = (self.dataset_meta or {}).get('ood_sets', {})
+        group_by_set = {}
+        for group in OOD_GROUPS:
+            for name in sets_by_group.get(group, ()):
+                group_by_set[name] = group
+        return group_by_set
+
+
+def mean_figures(
+    figures_by_set: Mapping[str, Mapping[str, float]], group_by_set: Mapping[str, str]
+) -> dict[str, dict[str, float]]:
+    """Return the mean figures over the OOD sets of each group."""
+    means = {}
+    for group in dict.fromkeys(group_by_set.values()):
+        members = [figures_by_set[name] for name in group_by_set if group_by_set[name] == group]
+        means[group] = {}
+        for key in FIGURES:
+            means[group][key] = sum(figures[key] for figures in members) / len(members)
+    return means
