@@ -51,7 +51,7 @@ for module in pkgutil.walk_packages(mmcalib.__path__, 'mmcalib.'):
     importlib.import_module(module.name)
 """
 TRAINING = """
-import mmcalib.reports.page, mmcalib.runs.runner, mmcalib.tasks.sweep.sweep, mmcalib
+import mmcalib.reports.page, mmcalib.runs.runner, mmcalib.commands.sweep.command, mmcalib
 mmcalib.register()
 """
 ARRAYS = """

@@ -136,7 +136,7 @@ def test_predict_and_labels_by_the_objects_of_a_validation(run):
 
 
 def test_sweep(run, monkeypatch):
-    monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess.Popen', ForkedCommand)
+    monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
     said = run('sweep.py', 'mine.py', '--param', 'margin=8')
     assert 'chosen' in said
     folder = Path(said.splitlines()[-1].removeprefix('Files: ').partition(',')[0]).parent

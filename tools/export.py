@@ -52,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
 
     # Takes seconds, which a help need not.
-    from mmcalib.tasks.export.export_onnx import export_onnx
+    from mmcalib.commands.export.command import export_onnx
 
     with parser.ending_with_errors():
         print(export_onnx(**vars(args)))

@@ -61,7 +61,7 @@ def main() -> None:
     group.add_argument('--out', metavar='FILE', help='file that --plot draws: .png, .pdf or .svg')
     args = parser.parse_args()
 
-    from mmcalib.tasks.sweep.sweep import run  # takes seconds, which a help need not
+    from mmcalib.commands.sweep.command import run  # takes seconds, which a help need not
 
     run(parser, args, Path(__file__).resolve().parent)
 

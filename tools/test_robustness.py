@@ -91,7 +91,7 @@ def main() -> None:
     args = parser.parse_args()
 
     # Takes seconds, which a help need not.
-    from mmcalib.tasks.robustness.robustness import run
+    from mmcalib.commands.test_robustness.command import run
 
     run(parser, args)
 

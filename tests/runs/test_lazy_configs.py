@@ -258,14 +258,14 @@ def test_export_of_a_lazy_config(run):
 
 
 def test_sweep_and_report_of_a_lazy_config(run, monkeypatch):
-    monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess.Popen', ForkedCommand)
+    monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
     said = run('sweep.py', 'mine.py', '--param', 'margin=2,8')
     assert 'chosen' in said
     assert 'MbLS m=8 α=0.1' in run('report.py', 'work_dirs')
 
 
 def test_sweep_of_a_lazy_config_replaces_its_cross_entropy(run, monkeypatch):
-    monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess.Popen', ForkedCommand)
+    monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
     said = run('sweep.py', 'base.py', '--param', 'margin=8')
     assert 'MarginLabelSmoothingLoss for model' in said
 

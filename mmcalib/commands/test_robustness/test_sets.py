@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
+from mmcalib.commands.test_robustness.corruption_places import Place, corrupted, places_in, stored
 from mmcalib.errors import UserError
 from mmcalib.names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 from mmcalib.openmmlab.transforms.corrupt import (
@@ -25,7 +26,6 @@ from mmcalib.options import check_integer
 from mmcalib.reports.metric_columns import CLEAN, SHIFT_COLUMNS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.model import NORMALISATION, model_of
-from mmcalib.tasks.robustness.corrupted import Place, corrupted, places_in, stored
 
 # Names in tables, beside those of corruptions.
 RESERVED = (*SHIFT_COLUMNS, 'overall', *SETS)

@@ -19,12 +19,12 @@ from scipy.special import expit, softmax
 from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
 
 import mmcalib
+from mmcalib.commands.export.command import export_onnx
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import scaling_module
 from mmcalib.runs.config import load_config
-from mmcalib.tasks.export.export_onnx import export_onnx
 
 
 def of(config, **changes):

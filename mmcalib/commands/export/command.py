@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from mmcalib import __version__
 from mmcalib.calibration.place import largest_difference
 from mmcalib.cli.files import find_checkpoint
+from mmcalib.commands.export.network import PredictingNetwork
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable, whole_file
 from mmcalib.openmmlab.heads import head_of
@@ -29,7 +30,6 @@ from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, read_checkpoint
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import build, describe_calibration
-from mmcalib.tasks.export.predicting_network import PredictingNetwork
 
 INPUT = 'pixels'
 AXES = ('batch', 'channels', 'height', 'width')

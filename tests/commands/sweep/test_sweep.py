@@ -15,13 +15,13 @@ import torch
 from commands import ROOT, call_here
 from drawings import statistics, table
 
+from mmcalib.commands.sweep.command import option_keys
+from mmcalib.commands.sweep.jobs import environment, run_jobs
+from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.runs.config import load_config
 from mmcalib.runs.record import read_json
-from mmcalib.tasks.sweep.jobs import environment, run_jobs
-from mmcalib.tasks.sweep.noise import may_be_best
-from mmcalib.tasks.sweep.sweep import option_keys
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 MDCA = str(ROOT / 'configs/mdca/digits.py')
@@ -76,7 +76,7 @@ def swept(tmp_path, monkeypatch, capsys):
 
     def call_tool(values, *options, config=CONFIG, fails=False):
         stands_in = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=popen)
-        monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess', stands_in)
+        monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess', stands_in)
         arguments = [config, '--param', f'margin={values}', '--work-dir', 'work', *options]
         code = ''
         try:
@@ -231,7 +231,7 @@ def test_a_plain_config_is_given_what_a_sweep_needs(swept, tmp_path):
 
 def test_jobs_share_the_machine(monkeypatch):
     monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
-    monkeypatch.setattr('mmcalib.tasks.sweep.jobs.cpu_count', lambda: 8)
+    monkeypatch.setattr('mmcalib.commands.sweep.jobs.cpu_count', lambda: 8)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,5,6,7')
     places = [environment(slot, 2, 2) for slot in range(2)]
     assert [place['CUDA_VISIBLE_DEVICES'] for place in places] == ['4,5', '6,7']

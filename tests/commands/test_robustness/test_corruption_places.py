@@ -7,9 +7,9 @@ from commands import ROOT
 from images import save, write_tiny_imagenet
 from mmengine.registry import DATASETS
 
+from mmcalib.commands.test_robustness.corruption_places import corrupted, places_in, stored
 from mmcalib.openmmlab.datasets import CIFARC
 from mmcalib.runs.config import load_config
-from mmcalib.tasks.robustness.corrupted import corrupted, places_in, stored
 
 LABELS = np.repeat(np.arange(4), 3)  # those of the clean data
 PACK = dict(type='PackInputs')

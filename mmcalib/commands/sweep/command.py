@@ -25,6 +25,8 @@ from mmcalib import losses
 from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
+from mmcalib.commands.sweep.jobs import run_jobs
+from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.errors import UserError, suggestion
 from mmcalib.files import RESULTS, STATISTICS, SWEEP, experiment_name, of_split, whole_file
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
@@ -45,8 +47,6 @@ from mmcalib.runs.resume import newest_checkpoint
 from mmcalib.runs.training import describe_training, find_losses, main_loss
 from mmcalib.runs.work_dir import locked
 from mmcalib.tables import TextTable, escape_markdown
-from mmcalib.tasks.sweep.jobs import run_jobs
-from mmcalib.tasks.sweep.noise import may_be_best
 from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
 

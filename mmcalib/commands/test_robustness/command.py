@@ -17,6 +17,7 @@ from rich.progress import track
 from mmcalib import __version__
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
+from mmcalib.commands.test_robustness.test_sets import Shift, plan_shifts, set_loader
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
 from mmcalib.openmmlab.metrics import CalibrationMetric
@@ -35,7 +36,6 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, digest
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
-from mmcalib.tasks.robustness.shifts import Shift, plan_shifts, set_loader
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Hooks that would draw or log each of many tests.

@@ -11,12 +11,12 @@ import torch
 from commands import call_here
 from forked import call_forked
 from shifted import needs_extra
-from test_corrupted import write_arrays
+from test_corruption_places import write_arrays
 
+from mmcalib.commands.test_robustness import command
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs.record import Record
-from mmcalib.tasks.robustness import robustness
 
 pytestmark = needs_extra
 SHIFTS = ['--corruptions', 'gaussian_noise', 'fog', '--severities', '0', '1', '5']
@@ -75,7 +75,7 @@ def count(monkeypatch):
     class Count(list):
         most, workers = 99, 0
 
-    found, original = Count(), robustness.run_test
+    found, original = Count(), command.run_test
 
     def run_test(runner, *arguments, shift, **options):
         if len(found) == found.most:
@@ -84,7 +84,7 @@ def count(monkeypatch):
         assert runner.cfg.test_dataloader.num_workers == found.workers
         return original(runner, *arguments, shift=shift, **options)
 
-    monkeypatch.setattr(robustness, 'run_test', run_test)
+    monkeypatch.setattr(command, 'run_test', run_test)
     return found
 
 
