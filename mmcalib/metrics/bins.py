@@ -1,6 +1,6 @@
-"""Bins: tables of how many predictions fall into each bin, how many are correct, and their sums.
+"""Bins: the number of predictions in each bin, of correct ones, and the sum of confidences.
 
-Tables are ``(…, 3, B)`` float64: count, correct, sum of confidences.
+They are ``(…, 3, B)`` float64 tables.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def sum_by_key(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge_equal_confidences(table: Tensor) -> Tensor:
-    """Return a ``(3, C)`` table in which bins are one if float32 cannot tell their confidences."""
+    """Return a ``(3, C)`` table in which bins are merged if float32 cannot tell their means."""
     return sum_by_key((table[2] / table[0]).float(), table)[1]
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
     r"""Merge fine bins, in ascending order of confidence, into B bins of equal count.
 
-    A fine bin that an edge cuts is shared in proportion. So tied confidences count alike whatever
-    their order, and no sample is lost; if all are tied, the error is the one of a single bin.
+    A fine bin that an edge cuts is shared in proportion, so the order of tied confidences does not
+    matter, and no prediction is lost; if all are tied, the error is that of a single bin.
 
     Args:
-        table: ``(3, C)``.
+        table: ``(3, C)`` fine bins.
         num_bins: B.
     """
     total = torch.nn.functional.pad(table.cumsum(dim=1), (1, 0))

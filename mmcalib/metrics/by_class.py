@@ -1,4 +1,4 @@
-"""Calibration of each class: of its probabilities, or of the predictions of it."""
+"""Calibration of each class: of its probabilities, or of the predictions that name it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,24 @@ def classwise_adaptive_calibration_error(
     Source: Nixon et al., Measuring Calibration in Deep Learning, 2019.
 
     Args:
-        threshold: From 0 to 1; probabilities of at most this are left out. None leaves none out.
+        threshold: Largest probability that is left out, from 0 to 1; None to leave none out.
     """
     check_integer('num_bins', num_bins)
-    threshold = -1 if threshold is None else check_number('threshold', threshold, most=1.0)
+    if threshold is not None:
+        check_number('threshold', threshold, most=1.0)
     predictions = read_arrays(probs, labels, ignore_index=ignore_index).valid_rows()
     probs_of_classes = at_least_single(predictions.class_probabilities())
     errors = []
     for class_index, prob in enumerate(probs_of_classes.unbind(1)):
-        kept = prob > threshold
-        if not kept.any():
+        is_class = predictions.labels == class_index
+        if threshold is not None:
+            is_above = prob > threshold
+            prob = prob[is_above]
+            is_class = is_class[is_above]
+        if not len(prob):
             errors.append(math.nan)
             continue
-        is_class = predictions.labels[kept] == class_index
-        outcomes = compute_outcomes(predictions_from_confidences(prob[kept], is_class))
+        outcomes = compute_outcomes(predictions_from_confidences(prob, is_class))
         counts = sum_counts([count_outcomes(outcomes)])
         errors.append(float(adaptive_error(counts.table, num_bins)))
     return mean_without_nan(np.array(errors))
@@ -65,12 +69,12 @@ def predicted_class_calibration(
 ) -> dict[str, np.ndarray]:
     """Return ECE, accuracy and mean confidence, in percent, and the count of each predicted class.
 
-    Of the predictions of one class at a time: how far the network can be trusted that says so. NaN
-    for classes that are never predicted. Arguments and errors are those of :func:`measure`.
+    They tell how far the model can be trusted when it predicts a class. NaN for classes that are
+    never predicted. Arguments and errors are those of :func:`measure`.
 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-    >>> found = predicted_class_calibration(probs, np.array([0, 1, 1]), num_bins=1)
-    >>> {name: values.round(6).tolist() for name, values in found.items()}
+    >>> figures = predicted_class_calibration(probs, np.array([0, 1, 1]), num_bins=1)
+    >>> {name: values.round(6).tolist() for name, values in figures.items()}
     {'ECE': [35.0, 30.0], 'accuracy': [50.0, 100.0], 'confidence': [85.0, 70.0], 'count': [2, 1]}
 
     Returns:

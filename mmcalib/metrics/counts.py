@@ -16,8 +16,8 @@ from mmcalib.metrics.outcomes import Outcomes
 # Up to so many predictions, each confidence has a fine bin of its own. More share fine bins of
 # 1 - confidence, 128 to each halving, so that an image keeps at most 100 kB.
 EXACT_LIMIT = 1_000_000
-DROPPED_BITS = 16  # of the float32 value of 1 - confidence
-BITS_OF_ONE = 0x3F80  # the bits that are kept of the float32 value 1
+DROPPED_BITS = 16  # A rounded float32 value of 1 - confidence loses so many last bits.
+BITS_OF_ONE = 0x3F80  # The float32 value 1 without these bits.
 IMAGES_PER_MERGE = 64
 # Equal confidences, such as those of equal votes for different classes, differ by what is rounded
 # in their logits, probabilities and sums: by less than so many steps of their type of float, of
@@ -27,7 +27,7 @@ TIE_STEPS = 32
 # Of confidences that are all distinct they are one in 1,024.
 NEIGHBOURHOOD = 1024
 TIED_SHARE = 0.25
-NEARLY_ONE_STEPS = 2.0**-12  # below this 1 - confidence is known relative to itself
+NEARLY_ONE_STEPS = 2.0**-12  # A smaller 1 - confidence is exact relative to itself.
 CONDENSED_SIZE = 6144
 
 
@@ -45,7 +45,7 @@ class Counts:
             of each range of distance from a boundary (``'distance'``).
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
         step: Relative rounding of the confidences, by their type of float.
-        image: What only a single image has and what does not add up: ``log_bins`` ``(3, 98)``
+        image: Tables of a single image, which are not summed, by name: ``log_bins`` ``(3, 98)``
             int32; ``classes`` ``(R,)``, those that are predicted, and ``class_log_bins``
             ``(R, 2, 98)`` int32 of each; ``objects`` ``(O, 5)``, see
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
@@ -104,13 +104,13 @@ def count_outcomes(
     strata: Mapping[str, tuple[Tensor, int]] | None = None,
     rounded: bool = False,
 ) -> Counts:
-    """Return the counts of outcomes; those of an image that knows its ignored pixels have log bins.
+    """Return the counts of outcomes; they have log bins if the outcomes have ignored confidences.
 
     Args:
         outcomes: Outcomes of M predictions.
         num_bins: B.
         strata: By the name of a stratification, the ``(M,)`` int64 stratum of each prediction, and
-            how many strata there are.
+            the number of strata.
         rounded: Whether confidences share fine bins from the beginning.
     """
     strata = strata or {}
@@ -296,9 +296,9 @@ def tables_by_group(
 
 
 class FineBinLimit:
-    """Exact fine bins up to a million predictions, rounded ones beyond: the place that decides it.
+    """Decision between exact fine bins, up to a million predictions, and rounded ones beyond.
 
-    Whatever is summed goes through one limit. It depends on nothing but the number of predictions,
+    All counts of a sum go through one limit. It depends on nothing but the number of predictions,
     so neither on their order nor on the process that counts them.
     """
 
@@ -316,8 +316,8 @@ class FineBinLimit:
         self.count += counts.count
         self._exact.append(counts)
         if self.is_reached:
-            for each in self._exact:
-                each.round()
+            for exact_counts in self._exact:
+                exact_counts.round()
             self._exact.clear()
         return counts
 
@@ -329,7 +329,7 @@ class Tally:
 
     Args:
         num_bins: B.
-        images_per_sum: After how many images the next sum begins; None for one sum of all.
+        images_per_sum: Number of images after which the next sum begins; None for one sum of all.
     """
 
     def __init__(self, num_bins: int = 15, images_per_sum: int | None = None) -> None:

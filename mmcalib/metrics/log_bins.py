@@ -13,7 +13,8 @@ from mmcalib.metrics.bins import bin_table
 OCTAVES = 24
 BITS_PER_OCTAVE = 2
 NUM_LOG_BINS = (OCTAVES << BITS_PER_OCTAVE) + 2
-MANTISSA_BITS = 23  # of a float32
+# The parts of a float32.
+MANTISSA_BITS = 23
 EXPONENT_OF_ONE = 127
 
 
@@ -36,7 +37,11 @@ def log_bin_counts(conf: Tensor, correct: Tensor, unlabelled_conf: Tensor) -> Te
 
 
 def count_in_log_bins(image_log_bins: Tensor) -> Tensor:
-    """Return the predictions of each image in each log bin, ``(n, 98)``, labelled or not."""
+    """Return the number of each image's predictions in each log bin, ``(n, 98)``, labelled or not.
+
+    Args:
+        image_log_bins: ``(n, 3, 98)``.
+    """
     return image_log_bins[:, 0] + image_log_bins[:, 2]
 
 
@@ -46,7 +51,7 @@ def log_bin_thresholds() -> Tensor:
     A confidence lies in bin c or a later one if and only if it is larger than edge c; the first
     edge is below 0, since confidences of 0 lie in the first bin.
     """
-    # The bits of the float32 value of 1 - confidence at which the bin before begins.
+    # Bits of the float32 value of 1 - confidence at which the bin before begins.
     first = ((EXPONENT_OF_ONE - OCTAVES) << BITS_PER_OCTAVE) + NUM_LOG_BINS - 1
     steps = first - torch.arange(NUM_LOG_BINS, device='cpu')
     bits = (steps << (MANTISSA_BITS - BITS_PER_OCTAVE)).int()
@@ -63,8 +68,9 @@ def shares_above(image_log_bins: Tensor) -> tuple[Tensor, Tensor]:
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
 
     Returns:
-        The shares that are kept and that are kept and wrong, two ``(n, 98)`` float64 tables for
-        :func:`log_bin_thresholds`, without the images that have no labels.
+        The shares that are kept, and that are kept and wrong, at each threshold of
+        :func:`log_bin_thresholds`: two ``(n, 98)`` float64 tables, without the images that have no
+        labels.
     """
     counts = image_log_bins[:, :2].double()
     counts = counts[counts[:, 0].sum(dim=1) > 0]

@@ -1,7 +1,7 @@
 """Outcomes: the confidence of each prediction, whether it is correct, and how wrong it is.
 
-They are computed for a few predictions at a time, which a cache holds, so that each score comes
-from memory once.
+They are computed for a few predictions at a time, whose scores a cache holds, so that each score is
+read from memory once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from mmcalib.tensors import at_least_single, check_explained, smallest_probabili
 # Inverse temperatures β; the temperature is from 16 to 1/16.
 BETAS = tuple(2 ** (power / 4) for power in range(-16, 17))
 BETAS_PER_DOUBLING = 4
-# Scores that are worked on together: about what the cache of a core holds.
+# The scores of one piece: about as many as the cache of a core holds.
 PIECE_BYTES = 1 << 21
 GPU_PIECE_BYTES = 1 << 26
-# Above it, float32 tells 1 - confidence to fewer than 12 bits.
+# Above this confidence, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
-# The last bits of a float64 that the order of a sum can change: of a sum near 0, and near 1.
+# The order of a sum can change so many last bits of a float64 near 0, and steps of this number near
+# 1.
 ORDER_BITS = 8
 ORDER_STEPS = 2.0**46
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of M predictions, on the CPU; what is not required is None.
+    """The outcomes of M predictions, on the CPU; a statistic that is not required is None.
 
     Attributes:
         conf: ``(M,)`` probability of the predicted class.
@@ -41,7 +42,8 @@ class Outcomes(NamedTuple):
             classes' probabilities next to a confidence of 1, which tells saturated ones apart.
         nll: ``(M,)`` float64, in nats.
         brier: ``(M,)`` float64, the sum over classes of (probability - [is the true class])².
-        class_bins: ``(3, K, B)`` bins of the probabilities of each class, and how often it is true.
+        class_bins: ``(3, K, B)`` bins of the probabilities of each class, with the number of its
+            labels as the correct ones.
         nll_curve: ``(33,)`` float64, the sum of the NLL at each of ``BETAS``.
         ignored_conf: ``(I,)`` confidences of the predictions of a map that are not valid.
     """
@@ -74,8 +76,9 @@ def compute_outcomes(
         UserError: If logits are NaN or infinite, or not those of the predicted classes.
     """
     scores = predictions.scores
-    are_logits = predictions.probs is None and scores.shape[1] > 1
-    if predictions.probs is None and scores.shape[1] == 1:
+    num_scores = scores.shape[1]
+    are_logits = predictions.probs is None and num_scores > 1
+    if predictions.probs is None and num_scores == 1:
         scores = scores.sigmoid()
     lowest = lowest_probabilities(scores)
     columns = class_columns(scores)
@@ -119,7 +122,7 @@ def outcomes_of_logits(
     gaps -= predicted_logit
     # In float64, since at 3e38 the difference of two logits is beyond float32.
     nll = predicted_logit.double() - label_logit.double()
-    if gaps.numel() and gaps.amax() > 0:  # cheaper than the highest logit of each prediction
+    if gaps.numel() and gaps.amax() > 0:  # This is cheaper than a maximum of each prediction.
         nll *= torch.nan
     curve = nll_curve(gaps, label) if 'nll_curve' in required else None
     total = gaps.exp_().sum(dim=0)
@@ -157,7 +160,7 @@ def outcomes_of_probabilities(
         label: ``(M,)`` true classes.
         num_bins: B of the bins of all classes.
         required: See :func:`compute_outcomes`.
-        lowest: What a lower probability of each class counts as in the NLL.
+        lowest: ``(K,)`` probability that replaces a lower one of each class in the NLL.
     """
     if len(probs) == 1:
         probs = torch.cat([1 - probs, probs])
@@ -187,7 +190,7 @@ def outcomes_of_scaled(
     num_bins: int,
     required: Collection[str],
 ) -> Outcomes:
-    """Return outcomes by ``(K, M)`` probabilities, which are `values` times a scale.
+    """Return the outcomes of ``(K, M)`` probabilities, which are `values` times a scale.
 
     The values are overwritten. Sums that rank predictions are float64, since those of float32
     depend on the order of the classes in their last bit, which would part what is tied.
@@ -195,7 +198,7 @@ def outcomes_of_scaled(
     Args:
         values: ``(K, M)``.
         scale: ``(M,)``, or a number.
-        ranking_scale: The same, of a sum in float64; None if nothing is ranked.
+        ranking_scale: The scale, computed from a sum in float64; None if nothing is ranked.
         predicted_value: ``(M,)`` values of the predicted classes.
         predicted: ``(M,)`` predicted classes.
         label: ``(M,)`` true classes.
@@ -233,11 +236,11 @@ def outcomes_of_scaled(
 
 
 def lowest_probabilities(scores: Tensor) -> Tensor:
-    """Return what lower probabilities of each class count as in the NLL, by the type of float.
+    """Return the least probability of each class in the NLL, by the type of float.
 
-    A probability p of class 1 of two tells 1 - p no finer than near 1: in float32 there is nothing
-    between 1 - 2⁻²⁴ and 1, so what is nearest to 1 stands for all within a quarter of the type's
-    resolution, and the NLL of class 0 is at most 17 nats.
+    A probability p of class 1 of two tells 1 - p with the precision of p near 1: in float32 there
+    is no number between 1 - 2⁻²⁴ and 1. So the least probability of class 0 is a quarter of the
+    type's resolution, and its NLL is at most 17 nats.
     """
     smallest = smallest_probability(scores.dtype)
     if scores.shape[1] > 1:
@@ -250,9 +253,10 @@ def lowest_probabilities(scores: Tensor) -> Tensor:
 
 def pieces(values: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield a few of the M columns of ``(K, M)`` values at a time, with the rest of each column."""
-    budget = PIECE_BYTES if values.device.type == 'cpu' else GPU_PIECE_BYTES
-    step = max(budget // (len(values) * values.element_size()) // 64 * 64, 64)
-    return zip(*(each.split(step, dim=-1) for each in (values, *columns)), strict=True)
+    piece_bytes = PIECE_BYTES if values.device.type == 'cpu' else GPU_PIECE_BYTES
+    step = max(piece_bytes // (len(values) * values.element_size()) // 64 * 64, 64)
+    parts = [tensor.split(step, dim=-1) for tensor in (values, *columns)]
+    return zip(*parts, strict=True)
 
 
 def concatenate_outcomes(parts: Sequence[Outcomes]) -> Outcomes:
@@ -284,7 +288,7 @@ def nll_curve(gaps: Tensor, label: Tensor) -> Tensor:
         torch.mul(gaps, BETAS[first], out=exps).exp_()
         for index in range(first, len(BETAS), BETAS_PER_DOUBLING):
             if index > first:
-                exps.square_()  # twice the β, at a tenth of the time of another exponential
+                exps.square_()  # This doubles β in a tenth of the time of another exponential.
             logs = exps.sum(dim=0).log().sum(dtype=torch.float64)
             sums[index] = logs - BETAS[index] * sum_of_label_gaps
     return torch.stack(sums)
@@ -293,8 +297,8 @@ def nll_curve(gaps: Tensor, label: Tensor) -> Tensor:
 def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
     """Return the ``(3, K, B)`` bins of the ``(K, M)`` probabilities of each class.
 
-    Of a trained network's probabilities one or two lie above 1/B. Only these are looked up, and all
-    others are in the first bin.
+    One or two probabilities of a trained network's prediction lie above 1/B. Only the bins of these
+    are looked up, and all others are in the first bin.
     """
     num_classes, count = probs.shape
     index = true_indices((probs > (1 - 1e-5) / num_bins).flatten())
@@ -316,10 +320,10 @@ def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
 
 
 def exact_one_minus_conf(conf: Tensor, sum_of_others: Tensor) -> Tensor:
-    """Return 1 - confidence in float64, to rank predictions by, saturated ones too.
+    """Return 1 - confidence in float64, by which predictions are ranked, saturated ones too.
 
-    Predictions that are tied but for the order of their classes stay tied: what the order of a
-    sum can change is rounded away.
+    Predictions that are tied but for the order of their classes stay tied: the bits that the order
+    of a sum can change are rounded away.
 
     Args:
         conf: ``(M,)`` probability of the predicted class.
@@ -355,8 +359,8 @@ def select_columns(
 def true_indices(mask: Tensor) -> Tensor:
     """Return the indices at which a ``(n,)`` mask is true.
 
-    Taking by index is several times as fast as taking by mask.
+    Selecting by index is several times as fast as selecting by mask.
     """
-    if mask.device.type == 'cpu':  # 0.2 ms of 375 x 500 pixels, where torch takes 1.0
+    if mask.device.type == 'cpu':  # It takes 0.2 ms for 375 x 500 pixels, where torch takes 1.0.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().squeeze(1)

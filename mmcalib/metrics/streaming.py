@@ -34,14 +34,14 @@ from mmcalib.predictions.loader import check_logits, group_numbers
 from mmcalib.predictions.ranks import gather_objects, keep_own, rank_and_world_size
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
-# A value by itself, an array ``(L,)`` of L labels; or these by name.
+# A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
 Values = float | np.ndarray | dict[str, float | np.ndarray]
 
 
 class StreamingMetrics:
-    """Metrics of predictions that come batch by batch, equal however they are divided.
+    """Metrics of predictions that come batch by batch; they do not depend on the batches.
 
-    For loops of one's own, Lightning or Accelerate; ``measure``, ``evaluate`` and
+    They serve loops of one's own, Lightning or Accelerate; ``measure``, ``evaluate`` and
     ``CalibrationMetric`` are the same sum. An image keeps small tables in memory.
 
     >>> stream = StreamingMetrics(['accuracy', 'ECE'])
@@ -58,12 +58,13 @@ class StreamingMetrics:
         metrics: The name of a metric, for its value alone, or several names.
         num_bins: Number of bins B.
         ignore_index: The label of predictions that are not valid.
-        protocol: Which pixels of maps are valid, and what is averaged, as of ``CalibrationMetric``.
+        protocol: Name of the rule that says which pixels of maps are valid, and what is averaged,
+            as in ``CalibrationMetric``.
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
         interval: Coverage of intervals over images, such as 0.95; None for no intervals.
         per_label: Whether each of several labels gets a value; otherwise all are counted together.
         size: The length of the data set, if a ``DistributedSampler`` reads it.
-        gather: Returns a list of the values of all ranks; by default
+        gather: Function that returns a list of the values of all ranks; by default it calls
             ``torch.distributed.all_gather_object``.
 
     Raises:
@@ -167,7 +168,7 @@ class StreamingMetrics:
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
         """Return the metrics of all predictions so far, of all ranks.
 
-        In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
+        They are in percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
         temperature; NaN, with a warning, without a valid prediction.
 
         Args:
@@ -175,22 +176,22 @@ class StreamingMetrics:
                 then over groups.
 
         Raises:
-            UserError: For a protocol of consecutive images on several ranks, another number of
-                groups than of images, or labels that are all one-hot, which are of one class.
+            UserError: For a protocol of consecutive images on several ranks, a number of groups
+                that is not that of images, or labels that are all one-hot, so of one class each.
         """
         ranks = self.gather((bool(self._waiting), self._is_one_hot))
-        one_hot_by_rank = [one_hot for _, one_hot in ranks if one_hot is not None]
-        if one_hot_by_rank and all(one_hot_by_rank):
+        is_one_hot = [one_hot for _, one_hot in ranks if one_hot is not None]
+        if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
         if any(is_waiting for is_waiting, _ in ranks):
             return self._compute_by_label(groups)
-        shares = self.gather(self._tally.sums())
-        if len(shares) > 1 and self.protocol.images_per_unit not in (None, 1):
+        sums_by_rank = self.gather(self._tally.sums())
+        if len(sums_by_rank) > 1 and self.protocol.images_per_unit not in (None, 1):
             raise UserError(
                 f'protocol={self.protocol_name!r} averages over consecutive images, whose order is '
                 'not known on several processes: take another protocol, or one process'
             )
-        units = self._joined_units(shares)
+        units = self._units(sums_by_rank)
         whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
         if not whole.count:
             warnings.warn('no prediction is valid: metrics are NaN', stacklevel=2)
@@ -202,11 +203,11 @@ class StreamingMetrics:
             self.names, units, image_tables, coverage=self.interval
         )
 
-    def _joined_units(self, shares: Sequence[Sequence[Counts]]) -> list[Counts]:
-        """Return the sums of all processes: one, or one for each unit of the protocol."""
+    def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
+        """Return the sums of all ranks: one, or one for each unit of the protocol."""
         has_units = self.protocol.images_per_unit is not None
         tally = Tally(self.num_bins, images_per_sum=1 if has_units else None)
-        for sums in shares:
+        for sums in sums_by_rank:
             for counts in sums:
                 tally.add(counts)
         return tally.sums()
@@ -214,32 +215,29 @@ class StreamingMetrics:
     def image_tables(self, groups: Sequence[Hashable] | None = None) -> tuple[Tensor, Tensor]:
         """Return the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of each image, or of each group.
 
-        Only of a stream with an `interval`. All ranks have to call it.
+        A stream without an `interval` has none. All ranks have to call it.
         """
-        columns: list[list[Tensor]] = [[], [], []]
-        for share in self.gather(self._image_tables):
-            for table in share:
-                for column, values in zip(columns, table, strict=True):
-                    column.append(values)
-        if not columns[0]:
+        parts = []
+        for tables_of_rank in self.gather(self._image_tables):
+            parts += tables_of_rank
+        if not parts:
             return torch.zeros(0, 3, self.num_bins, device='cpu'), torch.zeros(0, 2, device='cpu')
-        images, bins, sums = (torch.cat(column) for column in columns)
+        images, bins, sums = (torch.cat(column) for column in zip(*parts, strict=True))
         if groups is None:
-            index = images.unique(return_inverse=True)[1]
+            _, index = images.unique(return_inverse=True)
         else:
             index = group_numbers(groups, int(images.max()) + 1)[images]
-        size = int(index.max()) + 1
-        return (
-            bins.new_zeros(size, *bins.shape[1:]).index_add_(0, index, bins),
-            sums.new_zeros(size, 2).index_add_(0, index, sums),
-        )
+        num_groups = int(index.max()) + 1
+        group_bins = bins.new_zeros(num_groups, *bins.shape[1:]).index_add_(0, index, bins)
+        group_sums = sums.new_zeros(num_groups, 2).index_add_(0, index, sums)
+        return group_bins, group_sums
 
     def _compute_by_label(self, groups: Sequence[Hashable] | None) -> Values:
         """Return each metric of each of L labels ``(L,)``, and its mean ``…_macro``."""
         waiting = []
-        for share in self.gather(self._waiting):
-            waiting += share
-        values_of_labels = []
+        for predictions_of_rank in self.gather(self._waiting):
+            waiting += predictions_of_rank
+        values_by_label = []
         for predictions in concatenate(waiting).split_labels():
             stream = StreamingMetrics(
                 self.names,
@@ -248,10 +246,10 @@ class StreamingMetrics:
                 gather=keep_own,
             )
             stream.add(predictions)
-            values_of_labels.append(stream.compute(groups))
+            values_by_label.append(stream.compute(groups))
         values: dict[str, float | np.ndarray] = {}
-        for name in values_of_labels[0]:
-            values[name] = np.array([each[name] for each in values_of_labels])
+        for name in values_by_label[0]:
+            values[name] = np.array([label_values[name] for label_values in values_by_label])
         if isinstance(self.metrics, str) and self.interval is None:
             return values[self.metrics]
         for name in self.names:
@@ -267,15 +265,15 @@ def tables_by_image(
     Returns:
         ``(U,)`` int64, ``(U, 3, B)`` and ``(U, 2)``.
     """
-    images, index_of_entry = part.images.unique(return_inverse=True)
+    images, image_index = part.images.unique(return_inverse=True)
     valid = part.valid.cpu()
-    predictions_per_entry = valid[0].numel() if len(valid) else 1
-    index = index_of_entry.repeat_interleave(predictions_per_entry)[valid.flatten()]
+    predictions_per_row = valid[0].numel() if len(valid) else 1
+    index = image_index.repeat_interleave(predictions_per_row)[valid.flatten()]
     bins, sums = tables_by_group(outcomes, index, len(images), num_bins)
     return images, bins, sums
 
 
 def mean_without_nan(values: np.ndarray) -> float:
     """Return the mean of the values that are not NaN; NaN if there are none."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else math.nan
