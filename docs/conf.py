@@ -28,6 +28,7 @@ extensions = [
     'sphinx_gallery.gen_gallery',
     'sphinx-mathjax-offline',  # formulas without a network
     'repository_links',
+    'unbroken_options',
 ]
 # The gallery's notebooks are downloads.
 exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'auto_gallery/*.ipynb']
