@@ -28,14 +28,10 @@ from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
+from mmcalib.predictions.groups import check_order, group_numbers
 from mmcalib.predictions.kept_batches import KeptBatches
-from mmcalib.predictions.loader import (
-    Logits,
-    check_order,
-    group_numbers,
-    read_loader,
-    reader,
-)
+from mmcalib.predictions.loader import read_loader, reader
+from mmcalib.predictions.model_logits import Logits
 
 AUTO = 'auto'
 

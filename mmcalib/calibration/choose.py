@@ -18,7 +18,7 @@ from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.predictions.loader import progress
+from mmcalib.predictions.progress import progress
 
 NONE = 'none'
 # Methods to choose from, the simplest first.

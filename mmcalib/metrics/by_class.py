@@ -12,7 +12,8 @@ from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.metrics.streaming import mean_without_nan
 from mmcalib.options import check_integer, check_number
-from mmcalib.predictions.arrays import Array, read_arrays
+from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import predictions_from_confidences
 from mmcalib.tensors import at_least_single
 

@@ -10,8 +10,10 @@ import torch
 from mmcalib.metrics.measure import check_options, measure
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
 from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import predictions_from_logits
-from mmcalib.predictions.loader import Logits, group_numbers, read_loader
+from mmcalib.predictions.loader import read_loader
+from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import keep_own
 
 

@@ -23,12 +23,12 @@ from mmcalib.metrics.ranking import augrc, aurc, auroc
 from mmcalib.options import check_number, check_share
 from mmcalib.predictions.arrays import (
     Array,
-    floats_of,
-    integers_of,
-    labelled_rows,
+    as_floats,
+    as_integers,
     mark_masked,
     valid_labels,
 )
+from mmcalib.predictions.labels import labelled_rows
 from mmcalib.tensors import at_least_single, check_probabilities, check_range
 
 CLASSIFIER_SCORES = ('confidence', 'entropy')
@@ -77,8 +77,8 @@ def image_scores(
         ValueError: For values that are no probabilities, an image without pixels, or classes out of
             range.
     """
-    probs = at_least_single(floats_of('probs', probs))
-    labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
+    probs = at_least_single(as_floats('probs', probs))
+    labels = probs.argmax(dim=0) if predicted is None else as_integers('predicted', predicted)
     probs, labels = labelled_rows('probs', probs[None], labels[None], None)
     check_probabilities(probs.T, 'probs')
     return compute_image_scores(probs.T, labels, background=background)
@@ -135,7 +135,7 @@ def pairwise_dice(predictions: Array, *, background: int | None = None) -> float
         predictions: ``(N, *)`` predicted classes of N members.
         background: The class that is no object.
     """
-    rows = integers_of('predictions', predictions)
+    rows = as_integers('predictions', predictions)
     rows = rows.reshape(len(rows), -1)
     dice = []
     for first, second in combinations(rows, 2):
@@ -171,8 +171,8 @@ def image_risks(
         ignore_index: Label of the pixels that are not valid; None for none.
     """
     predicted, labels = mark_masked(predicted, labels)
-    predicted = integers_of('predicted', predicted).flatten()
-    labels = integers_of('labels', labels).flatten()
+    predicted = as_integers('predicted', predicted).flatten()
+    labels = as_integers('labels', labels).flatten()
     if predicted.shape != labels.shape:
         raise ValueError(
             f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'
@@ -243,8 +243,8 @@ def image_failure_figures(
         ValueError: For arrays that do not fit each other, scores that are NaN or infinite, risks
             outside [0, 1], or options out of range.
     """
-    scores = floats_of('scores', scores).double()
-    risks = floats_of('risks', risks).double()
+    scores = as_floats('scores', scores).double()
+    risks = as_floats('risks', risks).double()
     if scores.ndim != 1 or risks.shape != scores.shape:
         shapes = f'{tuple(scores.shape)} and {tuple(risks.shape)}'
         raise ValueError(f'scores and risks must be (N,), got {shapes}')

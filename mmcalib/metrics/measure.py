@@ -12,18 +12,19 @@ from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
 from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.arrays import A, read_arrays
+from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import keep_own
 
 
 def measure(
-    probs: A = None,
-    labels: A = None,
+    probs: Array | None = None,
+    labels: Array | None = None,
     metrics: str | Sequence[str] = DEFAULT_METRICS,
     *,
-    conf: A = None,
-    correct: A = None,
+    conf: Array | None = None,
+    correct: Array | None = None,
     num_bins: int = 15,
     ignore_index: int | None = None,
     interval: float | None = None,
@@ -127,7 +128,9 @@ def count_predictions(
     return sum_counts(parts, num_bins)
 
 
-def expected_calibration_error(probs: A = None, labels: A = None, **options: Any) -> Values:
+def expected_calibration_error(
+    probs: Array | None = None, labels: Array | None = None, **options: Any
+) -> Values:
     r"""Return the expected calibration error, ECE, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
@@ -148,7 +151,9 @@ def expected_calibration_error(probs: A = None, labels: A = None, **options: Any
     return measure(probs, labels, 'ECE', **options)
 
 
-def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any) -> Values:
+def adaptive_calibration_error(
+    probs: Array | None = None, labels: Array | None = None, **options: Any
+) -> Values:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
     The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between

@@ -18,19 +18,15 @@ from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.arrays import (
-    Array,
-    check_class_axis,
-    is_one_hot,
-    mark_masked,
-    tensor_of,
-)
+from mmcalib.predictions.arrays import Array, as_tensor, mark_masked
+from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import (
     ImagePredictions,
     concatenate,
     predictions_from_logits,
 )
-from mmcalib.predictions.loader import check_logits, group_numbers
+from mmcalib.predictions.labels import check_class_axis, is_one_hot
+from mmcalib.predictions.model_logits import check_logits
 from mmcalib.predictions.ranks import gather_objects, keep_own, rank_and_world_size
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
@@ -126,8 +122,8 @@ class StreamingMetrics:
                 before has shown, or labels out of range.
         """
         _, labels = mark_masked((), labels)
-        logits = tensor_of('logits', logits)
-        labels = tensor_of('labels', labels).to(logits.device)
+        logits = as_tensor('logits', logits)
+        labels = as_tensor('labels', labels).to(logits.device)
         if logits.ndim == 1:
             logits = logits[:, None]
         if logits.ndim > 2 and not self._class_axis_is_known:

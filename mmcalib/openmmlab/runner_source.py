@@ -19,7 +19,7 @@ from mmcalib.openmmlab.heads import head_of, returns_scores
 from mmcalib.openmmlab.samples import read_field, read_logits, sample_name
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.kept_batches import KeptBatches
-from mmcalib.predictions.loader import progress
+from mmcalib.predictions.progress import progress
 from mmcalib.predictions.ranks import place_of
 
 

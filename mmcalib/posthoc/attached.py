@@ -18,7 +18,7 @@ from mmcalib.options import check_choice, check_integer
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.predictions.loader import Logits, key_of, logits_of
+from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
 from mmcalib.tensors import at_least_single
 
 REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
@@ -216,13 +216,13 @@ class CalibratedOutput(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.model(*args, **kwargs)
-        scaled = self.calibration(logits_of(output, self.logits))
+        scaled = self.calibration(find_logits(output, self.logits))
         if self.logits is not None:
             return scaled
         if torch.is_tensor(output):
             return scaled.reshape(output.shape)
         calibrated_output = copy(output)
-        key = key_of(output)
+        key = logits_key(output)
         if key is None:
             calibrated_output.logits = scaled
         else:

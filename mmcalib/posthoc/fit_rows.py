@@ -15,14 +15,9 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.posthoc.logits import gaps_to_top, top_class
-from mmcalib.predictions.arrays import (
-    check_class_axis,
-    labelled_rows,
-    tensor_of,
-    valid_labels,
-    without_class_axis,
-)
+from mmcalib.predictions.arrays import as_tensor, valid_labels
 from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.labels import check_class_axis, labelled_rows, without_class_axis
 from mmcalib.tensors import check_finite
 
 # Parts of so many logits fit a cache: a temperature of 200,000 × 21 takes 0.55 s, in one part 1.2.
@@ -33,8 +28,8 @@ def read_rows(
     logits: Any, labels: Any, groups: Any = None, ignore_index: int | None = None
 ) -> ImagePredictions:
     """Return the valid predictions in arrays, see :meth:`mmcalib.posthoc.LogitScaler.fit`."""
-    logits = tensor_of('logits', logits)
-    labels = tensor_of('labels', labels)
+    logits = as_tensor('logits', logits)
+    labels = as_tensor('labels', labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = without_class_axis(logits, labels.long().to(logits.device))

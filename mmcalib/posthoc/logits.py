@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.predictions.arrays import tensor_of
+from mmcalib.predictions.arrays import as_tensor
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_range
 
 # Fewer logits of a sigmoid may all lie in [0, 1] by chance.
@@ -62,7 +62,7 @@ def top_class(logits: Tensor) -> Tensor:
 
 def confidence_log_odds(conf: Any) -> Tensor:
     """Return the log-odds ``(N, 1)`` of confidences, in float64; those of 0 and 1 are finite."""
-    values = tensor_of('conf', conf)
+    values = as_tensor('conf', conf)
     check_range(values, 'conf')
     dtype = values.dtype if values.is_floating_point() else torch.float64
     smallest = torch.finfo(dtype).eps / 2

@@ -25,7 +25,7 @@ from mmcalib.posthoc.logits import (
 )
 from mmcalib.posthoc.minimize import minimize_sum
 from mmcalib.posthoc.temperature_search import best_temperature
-from mmcalib.predictions.arrays import mark_masked, tensor_of
+from mmcalib.predictions.arrays import as_tensor, mark_masked
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.tensors import at_least_single
 
@@ -134,7 +134,7 @@ class LogitScaler(BaseEstimator):
         logits, labels = mark_masked(logits, labels)
         # The likelihood needs gradients, also where a caller has turned them off.
         with torch.inference_mode(False), torch.enable_grad():
-            values = tensor_of('logits', logits)
+            values = as_tensor('logits', logits)
             self.check_head(values)
             rows = read_rows(values, labels, groups, ignore_index)
             first_label = rows.labels[0]
@@ -219,7 +219,7 @@ class LogitScaler(BaseEstimator):
     def _scale(self, logits: Any, convert: Callable[[Tensor], Tensor]) -> Any:
         """Return converted scaled logits, of the kind and the precision of the given logits."""
         learned = self.tensors
-        values = logits if torch.is_tensor(logits) else tensor_of('logits', logits)
+        values = logits if torch.is_tensor(logits) else as_tensor('logits', logits)
         self.check_head(values)
         num_logits = vars(self).get('num_logits_', values.shape[1])
         if values.shape[1] != num_logits:
@@ -257,7 +257,7 @@ class LogitScaler(BaseEstimator):
     def confidence(self, conf: Any) -> Any:
         """Return calibrated confidences, of the same kind, after :meth:`fit_confidence`."""
         calibrated = self._confidence_from_odds(confidence_log_odds(conf))
-        calibrated = calibrated.to(at_least_single(tensor_of('conf', conf)).dtype)
+        calibrated = calibrated.to(at_least_single(as_tensor('conf', conf)).dtype)
         return calibrated if torch.is_tensor(conf) else calibrated.numpy()
 
     def _confidence_from_odds(self, odds: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.arrays import A, read_arrays
+from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.visualization import style
 
 TITLED = ('ECE', 'AECE')
@@ -282,11 +283,11 @@ def accuracy_band(image_bins: Tensor | None) -> np.ndarray | None:
 
 
 def reliability_diagram(
-    probs: A = None,
-    labels: A = None,
+    probs: Array | None = None,
+    labels: Array | None = None,
     *,
-    conf: A = None,
-    correct: A = None,
+    conf: Array | None = None,
+    correct: Array | None = None,
     num_bins: int = 15,
     ignore_index: int | None = None,
     title: str = '',

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 import mmcalib
-from mmcalib.predictions.loader import logits_of
+from mmcalib.predictions.model_logits import find_logits
 
 CLASSES = 4
 TIMM = {
@@ -95,7 +95,7 @@ LIBRARIES = {
 def informed_labels(labels, model, inputs, logits=None):
     """Random labels of which the logits say more than nothing, so that there is a temperature."""
     outputs = [model.eval()(image[None]) for image in inputs]
-    outputs = torch.cat([logits_of(output, logits) for output in outputs])
+    outputs = torch.cat([find_logits(output, logits) for output in outputs])
     while outputs.gather(1, labels[:, None]).mean() <= outputs.mean():
         labels = torch.randint(CLASSES, labels.shape)
     return labels

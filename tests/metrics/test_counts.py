@@ -14,7 +14,7 @@ from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.samples import read_samples
-from mmcalib.predictions.arrays import read_arrays
+from mmcalib.predictions.from_arrays import read_arrays
 
 
 def read(sample):

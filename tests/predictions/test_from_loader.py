@@ -20,7 +20,8 @@ from torch.utils.data import (
 )
 
 import mmcalib
-from mmcalib.predictions.loader import group_numbers, read_loader, reader
+from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.loader import read_loader, reader
 
 IMAGES, CLASSES = torch.arange(12.0).view(4, 3) / 7, torch.tensor([0, 1, 1, 0])
 

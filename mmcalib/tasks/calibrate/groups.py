@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.same_data import sample_ids
-from mmcalib.predictions.loader import group_numbers
+from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.ranks import place_of
 from mmcalib.tensors import unchanged_randomness
 

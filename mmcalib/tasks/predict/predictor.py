@@ -19,8 +19,8 @@ from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
 from mmcalib.openmmlab.sample_writing import disagreement_in
 from mmcalib.openmmlab.samples import background_index, read_samples
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.loader import progress
 from mmcalib.predictions.objects import find_map_objects, map_confidence
+from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name, without_labels

@@ -14,7 +14,7 @@ from mmcalib.metrics.measure import count_predictions
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import edges_and_gaps
 from mmcalib.openmmlab.sample_writing import logits_in
-from mmcalib.predictions.arrays import read_arrays
+from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.runs.resume import ResumeHook
 
 KINDS = {

@@ -1,0 +1,121 @@
+"""Predictions in arrays that users give: probabilities with labels, or bare confidences."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.predictions.arrays import (
+    MASKED,
+    Array,
+    as_floats,
+    as_integers,
+    as_tensor,
+    mark_masked,
+    valid_labels,
+)
+from mmcalib.predictions.image_predictions import (
+    ImagePredictions,
+    predictions_from_confidences,
+    predictions_from_probabilities,
+)
+from mmcalib.predictions.labels import axes_look_alike, labelled_rows, without_class_axis
+from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_probabilities, check_range
+
+
+def read_arrays(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    *,
+    ignore_index: int | None = None,
+) -> ImagePredictions:
+    """Return the predictions in arrays: probabilities with labels, or bare confidences.
+
+    Args:
+        probs: ``(N, K)`` or ``(N, K, *)`` probabilities; ``(N,)`` or K = 1 for the probability of
+            class 1 of two; ``(N, L)`` with labels ``(N, L)`` for L labels.
+        labels: ``(N,)`` or ``(N, *)`` true classes.
+        conf: Probabilities of the predicted classes, instead of `probs` and `labels`.
+        correct: Whether they were right, of the same shape.
+        ignore_index: The label of predictions that are not valid.
+
+    Raises:
+        TypeError: For other things than arrays of numbers, or an `ignore_index` without labels.
+        ValueError: For values outside [0, 1], rows that do not sum to one, labels out of range, or
+            arrays that do not fit each other.
+    """
+    has_probs_alone = conf is None and correct is None
+    has_conf_alone = probs is None and labels is None
+    if has_conf_alone and conf is not None and correct is not None:
+        if ignore_index is not None:
+            raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
+        return read_confidences(conf, correct)
+    if not has_probs_alone or probs is None or labels is None:
+        raise TypeError('give probs and labels, or conf=… and correct=…')
+    return read_probabilities(probs, labels, ignore_index=ignore_index)
+
+
+def read_probabilities(
+    probs: Array, labels: Array, *, ignore_index: int | None
+) -> ImagePredictions:
+    """Return probabilities with labels as predictions, see :func:`read_arrays`."""
+    probs, labels = mark_masked(probs, labels)
+    several_labels = have_several_labels(as_tensor('probs', probs), as_tensor('labels', labels))
+    probs = as_floats('probs', probs)
+    labels = as_integers('labels', labels)
+    if several_labels:
+        for index in range(probs.shape[1]):
+            labelled_rows('probs', probs[:, index], labels[:, index], ignore_index)
+        check_range(probs, 'probs')
+    else:
+        rows, _ = labelled_rows('probs', probs, labels, ignore_index)
+        labels = without_class_axis(probs, labels)
+        try:
+            check_row_probabilities(at_least_single(rows))
+        except ValueError as error:
+            if not axes_look_alike(probs):
+                raise
+            remedy = 'or, if the last axis has the classes, probs.movedim(-1, 1)'
+            raise ValueError(f'{error}, {remedy}') from None
+    return predictions_from_probabilities(
+        probs, labels, ignore_index=ignore_index, several_labels=several_labels
+    )
+
+
+def check_row_probabilities(rows: Tensor) -> None:
+    """Raise a ValueError for ``(M, K)`` rows that are no probabilities, of class 1 if K = 1."""
+    if rows.shape[1] == 1:
+        check_range(rows, 'probs')
+    else:
+        check_probabilities(rows.T, 'probs')
+
+
+def have_several_labels(probs: Tensor, labels: Tensor) -> bool:
+    """Return whether each row has several labels, whose probabilities do not sum to one."""
+    if probs.ndim != 2 or probs.shape != labels.shape or probs.shape[1] < 2:
+        return False
+    is_whole = (labels != MASKED).all(dim=1).to(probs.device)
+    if is_whole.any():  # Rows with a masked number may have any number there.
+        probs = probs[is_whole]
+    return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()
+
+
+def read_confidences(conf: Array, correct: Array) -> ImagePredictions:
+    """Return bare confidences and whether they were right, of any one shape, as predictions."""
+    conf, correct = mark_masked(conf, correct)
+    conf = as_floats('conf', conf)
+    correct = as_tensor('correct', correct).cpu()
+    if correct.shape != conf.shape:
+        raise ValueError(
+            'conf and correct must have one shape, got '
+            f'{tuple(conf.shape)} and {tuple(correct.shape)}'
+        )
+    valid = valid_labels(correct, None)
+    outcomes = correct[valid]
+    if outcomes.dtype != torch.bool and not ((outcomes == 0) | (outcomes == 1)).all():
+        raise ValueError(f'correct must be booleans, got values such as {outcomes.unique()[:5]}')
+    check_range(at_least_single(conf)[valid], 'conf')
+    predictions = predictions_from_confidences(conf, correct == 1)
+    return predictions.within(valid)

@@ -1,0 +1,153 @@
+"""Labels beside scores: their axes, the classes that they may have, and remedies for misfits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.options import check_ignore_index
+from mmcalib.predictions.arrays import valid_labels
+from mmcalib.tensors import check_labels
+
+ARRAYS_REMEDY = (
+    'give labels[..., None], with logits[..., None] if it is the second one, or with '
+    'logits.movedim(-1, 1)[..., None] if it is the last'
+)
+ONE_HOT = 'the labels are one-hot: give labels.argmax({axis}), a class of each'
+
+
+def labelled_rows(
+    name: str, values: Tensor, labels: Tensor, ignore_index: int | None
+) -> tuple[Tensor, Tensor]:
+    """Return the rows ``(M, K)`` and the labels ``(M,)`` of the valid predictions.
+
+    Args:
+        name: What errors call the values.
+        values: ``(N, K)`` or ``(N, K, *)``; ``(N,)`` or K = 1 where there are two classes.
+        labels: ``(N,)`` or ``(N, *)`` int64.
+        ignore_index: The label of predictions that are not valid; None if all are.
+
+    Raises:
+        ValueError: If shapes do not fit, or labels are out of range.
+    """
+    scores = values[:, None] if values.ndim == 1 else values
+    labels = without_class_axis(scores, labels)
+    if scores.ndim < 2 or not scores.shape[1] or labels.shape != label_shape(scores):
+        message = (
+            f'{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W); got '
+            f'{tuple(values.shape)} and {tuple(labels.shape)}'
+        )
+        remedy = misfit_remedy(scores, labels, name)
+        raise ValueError(f'{message}; {remedy}' if remedy else message)
+    if ignore_index is not None:
+        check_ignore_index(ignore_index)
+    labels = labels.flatten()
+    rows = scores.movedim(1, -1).flatten(0, -2)
+    valid = valid_labels(labels, ignore_index)
+    if not valid.all():
+        rows = rows[valid]
+        labels = labels[valid]
+    check_class_labels(labels, max(rows.shape[1], 2), ignore_index)
+    return rows, labels
+
+
+def check_class_labels(labels: Tensor, num_classes: int, ignore_index: int | None) -> None:
+    """Raise a ValueError for labels outside [0, K), with what they are likely to be.
+
+    Args:
+        labels: Integers of any shape, without those that are ignored.
+        num_classes: K.
+        ignore_index: The label of what was left out; None if nothing was.
+    """
+    if not labels.numel():
+        return
+    lowest, highest = torch.stack(labels.aminmax()).tolist()
+    if lowest >= 1 and highest == num_classes:
+        remedy = f'Only if {highest} is to be left out, set ignore_index={highest}'
+    elif ignore_index is not None:
+        remedy = (
+            f'They are not ignore_index={ignore_index}: give the label that is to be left out, '
+            f'or number the classes from 0 to {num_classes - 1}'
+        )
+    else:
+        remedy = (
+            'To leave out a label such as 255, set ignore_index; otherwise number the classes '
+            f'from 0 to {num_classes - 1}'
+        )
+    check_labels(labels, num_classes, name='labels', hint=remedy)
+
+
+def label_shape(scores: Tensor) -> torch.Size:
+    """Return the shape ``(N, *)`` of the labels of scores ``(N, K, *)``."""
+    return scores.shape[:1] + scores.shape[2:]
+
+
+def without_class_axis(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return labels ``(N, *)`` for scores ``(N, K, *)``, without a class axis of size 1.
+
+    So labels of one column ``(N, 1)``, and masks ``(N, 1, H, W)`` or ``(N, H, W, 1)``, are read.
+    """
+    if labels.ndim == scores.ndim > 1:
+        for axis in (1, labels.ndim - 1):
+            if labels.shape[axis] == 1:
+                return labels.squeeze(axis)
+    return labels
+
+
+def axes_look_alike(scores: Tensor) -> bool:
+    """Return whether the class axis of ``(N, K, *)`` has the size of all others, as in (N, K, K).
+
+    Then no shape tells an axis of classes at the end from one in second place.
+    """
+    return scores.ndim > 2 and scores.shape[1] > 1 and len(set(scores.shape[1:])) == 1
+
+
+def check_class_axis(logits: Tensor, *, remedy: str = ARRAYS_REMEDY) -> None:
+    """Raise a UserError for maps of which no shape tells which axis has the classes.
+
+    It prevents a wrong number: logits (N, L, K) with L = K would be read with swapped axes.
+
+    Args:
+        logits: ``(N, K)`` or ``(N, K, *)``.
+        remedy: The end of the error; by default for arrays of a user.
+    """
+    if axes_look_alike(logits):
+        raise UserError(
+            f'nobody knows which axis of logits {tuple(logits.shape)} has the classes: {remedy}'
+        )
+
+
+def is_one_hot(labels: Tensor, axis: int = 1) -> bool:
+    """Return whether labels are 1 at one index of an axis, and 0 at all others."""
+    if not labels.numel() or labels.shape[axis] < 2:
+        return False
+    is_binary = ((labels == 0) | (labels == 1)).all()
+    return bool(is_binary and (labels.sum(dim=axis) == 1).all())
+
+
+def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
+    """Return what to do about labels that do not fit scores ``(N, K, *)``, '' if nobody knows.
+
+    Args:
+        scores: The scores.
+        labels: The labels.
+        name: What the error calls the scores.
+    """
+    if labels.ndim == scores.ndim > 1 and ((labels == 0) | (labels == 1)).all():
+        last_axis = labels.ndim - 1
+        has_classes_last = last_axis > 1 and labels.shape[:last_axis] == label_shape(scores)
+        if has_classes_last and is_one_hot(labels, last_axis):
+            return ONE_HOT.format(axis=last_axis)
+        if is_one_hot(labels):
+            remedy = ONE_HOT.format(axis=1)
+            if labels.shape[1] != scores.shape[1]:
+                remedy += f', where {labels.shape[1]} classes are meant, not {scores.shape[1]}'
+            return remedy
+        return (
+            'a prediction has labels of several classes, which a softmax cannot have: give one '
+            f'class at a time, as {name}[:, k:k+1] of a sigmoid with labels[:, k]'
+        )
+    if scores.ndim > 2 and labels.shape == scores.shape[:-1]:
+        return 'the classes are the second axis, so move the last one there, as by movedim(-1, 1)'
+    return ''

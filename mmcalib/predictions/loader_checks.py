@@ -1,0 +1,114 @@
+"""Checks of a loader that need several of its batches."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.predictions.batches import token_ids
+from mmcalib.predictions.labels import ONE_HOT, is_one_hot
+from mmcalib.predictions.model_logits import FEW_OUTPUTS
+
+
+class LoaderChecks:
+    """Checks of all batches of a loader.
+
+    Args:
+        ignore_index: The label of predictions that are not valid.
+    """
+
+    def __init__(self, ignore_index: int | None) -> None:
+        self._tokens = _TokenCheck(ignore_index)
+        self._num_images = 0
+        self._num_axes: int | None = None
+        self._are_one_hot = True
+        self._are_from_zero_to_one = True
+        self._are_of_sigmoid = False
+
+    def add(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+        """Take in a batch.
+
+        Raises:
+            UserError: For logits with other axes than before, and for labels that are the tokens
+                that the model reads.
+        """
+        self._tokens.add(batch, logits, labels)
+        self._num_images += len(logits)
+        if self._num_axes is None:
+            self._num_axes = logits.ndim
+        if logits.ndim != self._num_axes:
+            raise UserError('some batches are of maps and some of rows: give a loader of each')
+        several_labels = labels.shape == logits.shape
+        self._are_of_sigmoid = several_labels or logits.shape[1] == 1
+        if self._are_one_hot:
+            self._are_one_hot = several_labels and is_one_hot(labels)
+        if self._are_from_zero_to_one:
+            self._are_from_zero_to_one = bool(
+                logits.numel() and logits.min() >= 0 and logits.max() <= 1
+            )
+
+    def finish(self) -> None:
+        """Check all batches together.
+
+        Warns:
+            UserWarning: For outputs that may be those of several sigmoids.
+
+        Raises:
+            UserError: For a loader without batches, such as a spent generator; for labels that are
+                all one-hot, which are of one class rather than several; for outputs of a sigmoid.
+        """
+        self._tokens.finish()
+        if not self._num_images:
+            raise UserError('the loader has no batches: a generator can be read only once')
+        if self._are_one_hot:
+            raise UserError(ONE_HOT.format(axis=1))
+        if self._are_from_zero_to_one and self._num_images >= FEW_OUTPUTS:
+            problem = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
+            if self._are_of_sigmoid:
+                raise UserError(f'{problem}: leave the sigmoid out, or give logits=torch.logit')
+            warnings.warn(f'{problem}: a softmax over them is wrong if they are', stacklevel=3)
+
+
+class _TokenCheck:
+    """A check that token labels are not the tokens that the model reads.
+
+    It prevents a wrong number: a causal model's logits are of the next token, so unshifted labels
+    measure how well it repeats its input.
+
+    Args:
+        ignore_index: The label of predictions that are not valid.
+    """
+
+    def __init__(self, ignore_index: int | None) -> None:
+        self._ignore_index = ignore_index
+        self._num_copies = 0
+        self._labels_differ = False
+
+    def add(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+        """Take in a batch, and raise a UserError if enough labels are the tokens, all of them."""
+        tokens = token_ids(batch)
+        if self._labels_differ or tokens is None:
+            return
+        if tokens.shape != labels.shape or logits.ndim != 3:
+            return
+        valid = torch.ones_like(labels, dtype=torch.bool)
+        if self._ignore_index is not None:
+            valid = labels != self._ignore_index
+        self._labels_differ = bool((tokens.to(labels) != labels)[valid].any())
+        self._num_copies += int(valid.sum())
+        if self._num_copies >= FEW_OUTPUTS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Raise a UserError if all labels so far are the tokens that the model reads."""
+        if self._num_copies and not self._labels_differ:
+            raise UserError(
+                'the labels equal input_ids, the tokens that the model reads, but the logits of a '
+                'causal model are of the next token. Shift both: give labels[:, 1:], as in '
+                "[(batch, batch['labels'][:, 1:]) for batch in loader], and "
+                'logits=lambda output: output.logits[:, :-1].movedim(-1, 1)'
+            )

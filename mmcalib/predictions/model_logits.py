@@ -1,0 +1,149 @@
+"""The logits in the output of a model, and checks that they and the labels fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmcalib.errors import UserError
+from mmcalib.predictions.arrays import MASKED
+from mmcalib.predictions.labels import (
+    check_class_labels,
+    label_shape,
+    misfit_remedy,
+    without_class_axis,
+)
+from mmcalib.tensors import at_least_single, check_finite
+
+LOGIT_KEYS = ('logits', 'out')
+# Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
+FEW_OUTPUTS = 10
+# Takes the logits out of a model's output.
+Logits = Callable[[Any], Tensor]
+
+
+def logits_key(output: Any) -> str | None:
+    """Return the key of the logits in a model's output; None if it is no dict of them."""
+    if isinstance(output, Mapping):
+        for key in LOGIT_KEYS:
+            if key in output:
+                return key
+    return None
+
+
+def find_logits(output: Any, logits: Logits | None) -> Tensor:
+    """Return the logits ``(N, K, *)`` in a model's output, in float32 or float64.
+
+    Args:
+        output: The output.
+        logits: A function that takes them out; None for the entry ``logits`` or ``out``, the
+            attribute ``logits``, or the output itself.
+    """
+    if logits is not None:
+        values = logits(output)
+    elif torch.is_tensor(output):
+        values = output
+    else:
+        key = logits_key(output)
+        values = getattr(output, 'logits', output) if key is None else output[key]
+    if not torch.is_tensor(values) or not values.is_floating_point() or not values.ndim:
+        _raise_no_logits(values)
+    values = at_least_single(values)
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _raise_no_logits(values: Any) -> None:
+    """Raise the error for an output that is no tensor of floats."""
+    kind = type(values).__name__
+    part = 'output[0]'
+    if torch.is_tensor(values):
+        kind = f'{values.dtype} of shape {tuple(values.shape)}'
+    elif isinstance(values, Mapping):
+        kind += f' of {", ".join(map(str, values))}'
+        part = 'output[KEY]'
+    raise UserError(
+        f'logits must be one tensor of floats, (N, K, …), but the model returns {kind}: name '
+        f'the part that is, as in logits=lambda output: {part}'
+    )
+
+
+def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Return logits and labels, int64, that fit each other.
+
+    Args:
+        logits: ``(N, K, *)``.
+        labels: ``(N, *)``; ``(N, L)`` beside logits ``(N, L)`` of L labels.
+        ignore_index: The label of predictions that are not valid.
+
+    Raises:
+        UserError: If shapes do not fit, labels are no classes of the logits, or logits are NaN,
+            infinite or probabilities.
+    """
+    labels = without_class_axis(logits, labels.as_subclass(Tensor))
+    several_labels = labels.shape == logits.shape and logits.ndim == 2
+    if not several_labels and labels.shape != label_shape(logits):
+        raise UserError(
+            f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: '
+            f'{_shape_remedy(logits, labels)}'
+        )
+    labels = _whole_labels(labels, ignore_index)
+    valid_labels = labels if ignore_index is None else labels[labels != ignore_index]
+    num_classes = 2 if several_labels else max(logits.shape[1], 2)
+    check_class_labels(valid_labels, num_classes, ignore_index)
+    check_finite(logits, 'the output of the model')
+    if not several_labels and logits.shape[1] > 1:
+        _check_no_probabilities(logits)
+    return logits, labels
+
+
+def _whole_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
+    """Return labels as int64, with the ignored one where numpy masks them."""
+    is_masked = labels == MASKED
+    if is_masked.any():
+        if ignore_index is None:
+            raise UserError('numpy masks some labels: set ignore_index, such as 255, for them')
+        labels = labels.masked_fill(is_masked, ignore_index)
+    if labels.is_floating_point():
+        fractions = labels[labels != labels.round()]  # NaN is among them.
+        if len(fractions):
+            raise UserError(f'labels must be whole numbers, got {fractions[:5].tolist()}')
+    return labels.long()
+
+
+def _check_no_probabilities(logits: Tensor) -> None:
+    """Raise a UserError for scores ``(N, K, *)`` that are probabilities, or percentages.
+
+    It prevents a wrong number: a softmax over them is nearly uniform. Rounded ones are recognised
+    if there are many.
+    """
+    if not logits.numel() or logits.amin() < 0:
+        return
+    sums = logits.sum(dim=1)
+    tolerance = 2e-2 if sums.numel() >= FEW_OUTPUTS else 1e-3
+    for total, division in ((1, ''), (100, ' / 100')):
+        if ((sums / total - 1).abs() < tolerance).all():
+            raise UserError(
+                f'the model returns probabilities, which sum to {total}, where logits are wanted: '
+                'leave its softmax out, or give their logarithm, as '
+                f'logits=lambda output: (output{division}).clamp(min=1e-38).log() of a loader'
+            )
+
+
+def _shape_remedy(logits: Tensor, labels: Tensor) -> str:
+    """Return what to do about labels that do not fit logits ``(N, K, *)``."""
+    if not labels.ndim:
+        return 'give batches, as of a DataLoader'
+    if logits.ndim > 2 and labels.shape == logits.shape[:-1]:
+        return (
+            'the classes are the second axis: give logits=lambda output: output.movedim(-1, 1), or '
+            'output.logits.movedim(-1, 1) of an output that has them'
+        )
+    remedy = misfit_remedy(logits, labels, 'logits')
+    if remedy:
+        return remedy
+    if labels.ndim == logits.ndim - 1 and labels.ndim > 2:
+        return f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
+    return 'check the axes of both'
