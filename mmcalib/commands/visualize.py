@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmcalib.cli.visualize import VisualizeOptions
 from mmcalib.options import check_number
 from mmcalib.reports.figures import figure_of
-from mmcalib.visualization.style import save_figure
+from mmcalib.visualization.pixels import save_figure
 
 
 def visualize_runs(options: VisualizeOptions) -> None:

@@ -23,7 +23,7 @@ from mmcalib.reports.formats import table_of_runs
 from mmcalib.reports.tables import Row, Table
 from mmcalib.reports.tested_runs import TestedRun, sweep_folder
 from mmcalib.tables import TextTable
-from mmcalib.visualization.style import save_figure
+from mmcalib.visualization.pixels import save_figure
 
 DPI = 110
 PIXELS_PER_INCH = 96  # by CSS

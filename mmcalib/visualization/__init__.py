@@ -1,15 +1,18 @@
 """Figures out of tables and arrays, by the names of runs: no runner, no hooks, no pyplot."""
 
+from mmcalib.visualization.boundary import draw_boundary_curves
 from mmcalib.visualization.confidence_maps import (
     ConfidenceMaps,
     ConfidenceView,
     draw_confidence_maps,
 )
-from mmcalib.visualization.lines import draw_boundary_curves, draw_severity, draw_sweep
+from mmcalib.visualization.image_calibration import draw_image_calibration
+from mmcalib.visualization.pixels import to_rgb
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
-from mmcalib.visualization.reliability import draw_image_calibration, draw_reliability
+from mmcalib.visualization.reliability import draw_reliability
 from mmcalib.visualization.risk import draw_image_risk, draw_risk_coverage, read_image_scores
-from mmcalib.visualization.style import to_rgb
+from mmcalib.visualization.severity import draw_severity
+from mmcalib.visualization.sweep import draw_sweep
 
 __all__ = [
     'ConfidenceMaps',

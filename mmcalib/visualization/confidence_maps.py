@@ -10,6 +10,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -18,17 +19,23 @@ from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE, whole_file
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.visualization.reliability import bins_of, draw_bars, draw_diagonal
-from mmcalib.visualization.style import GREY, as_label, labelled, legend, wrapped
+from mmcalib.visualization.panels import add_legend, wrap_text
+from mmcalib.visualization.reliability import draw_bars, draw_diagonal, filled_bins
+from mmcalib.visualization.style import GREY, as_label
 
-PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors', 'reliability (%)')
+MAP_TITLES = ('image', 'ground truth', 'prediction', 'confidence', 'errors', 'reliability (%)')
+MAP_WIDTH = 1.75  # inches
+CONFIDENCE_TICKS = (0, 50, 100)
 # Dark where sure, as in the paper, so that doubt lights up.
 COLOURMAP = 'cividis_r'
 # RGB of the pixels in the panel of errors.
-RIGHT_COLOUR, WRONG_COLOUR, IGNORED_COLOUR = (221, 221, 221), (213, 94, 0), (255, 255, 255)
+RIGHT_COLOUR = (221, 221, 221)
+WRONG_COLOUR = (213, 94, 0)
+IGNORED_COLOUR = (255, 255, 255)
 ERROR_COLOURS = {'right': RIGHT_COLOUR, 'wrong': WRONG_COLOUR, 'ignored': IGNORED_COLOUR}
-PANEL, ENDS = 1.75, (0, 50, 100)  # inches, and ticks in percent
-KINDS, ARRAYS = ('views', 'worst'), ('image', 'label', 'predicted', 'conf', 'valid', 'table')
+# Attributes that are lists of views, and those of a view that are arrays.
+VIEW_LISTS = ('views', 'worst')
+VIEW_ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,8 @@ class ConfidenceView:
     """One segmented image, at the size at which it is drawn.
 
     Attributes:
-        index: Its place in the dataset.
-        name: What captions call it, such as its file name.
+        index: Position in the dataset.
+        name: Name in captions, such as that of its file.
         image: ``(H, W, 3)`` uint8, RGB.
         label: ``(H, W)`` int16 true classes.
         predicted: ``(H, W)`` int16.
@@ -58,25 +65,30 @@ class ConfidenceView:
 
     @property
     def error(self) -> float:
-        """The expected calibration error of the image, in percent; NaN without a valid pixel."""
+        """Expected calibration error of the image, in percent; NaN without a valid pixel."""
         return calibration_error(torch.from_numpy(self.table)).item()
 
     @property
     def caption(self) -> str:
-        """Its name and figures."""
-        figures = stratum_figures(torch.from_numpy(self.table)[:, None])
+        """Name of the image and its metrics."""
+        metrics = stratum_figures(torch.from_numpy(self.table)[:, None])
+        (ece,) = metrics['ECE']
+        (accuracy,) = metrics['accuracy']
+        (confidence,) = metrics['confidence']
+        (count,) = metrics['count']
         return (
-            '{}: ECE {:.2f} %, accuracy {:.2f} %, mean confidence {:.2f} %, {:,} pixels'
-        ).format(self.name, *(value for (value,) in figures.values()))
+            f'{self.name}: ECE {ece:.2f} %, accuracy {accuracy:.2f} %, '
+            f'mean confidence {confidence:.2f} %, {count:,} pixels'
+        )
 
 
 @dataclass(frozen=True)
 class ConfidenceMaps:
-    """The images that one run keeps for confidence maps.
+    """Images that one run keeps for confidence maps.
 
     Attributes:
-        views: The chosen ones, in the order of the dataset.
-        worst: Those with the largest calibration error, the worst first.
+        views: Chosen images, in the order of the dataset.
+        worst: Images with the largest calibration error, the worst first.
         classes: K names.
         palette: K RGB colours, 0 to 255; None for a palette of matplotlib's.
     """
@@ -88,11 +100,14 @@ class ConfidenceMaps:
 
     def save(self, path: str | Path) -> None:
         """Write everything to one compressed ``.npz`` file, in place of what it held."""
-        info, arrays = {'classes': self.classes, 'palette': self.palette}, {}
-        for kind in KINDS:
-            info[kind] = [{'index': v.index, 'name': v.name} for v in getattr(self, kind)]
-            for number, view in enumerate(getattr(self, kind)):
-                arrays |= {f'{kind}_{number}_{key}': getattr(view, key) for key in ARRAYS}
+        info = {'classes': self.classes, 'palette': self.palette}
+        arrays = {}
+        for list_name in VIEW_LISTS:
+            info[list_name] = []
+            for number, view in enumerate(getattr(self, list_name)):
+                info[list_name].append({'index': view.index, 'name': view.name})
+                for key in VIEW_ARRAYS:
+                    arrays[f'{list_name}_{number}_{key}'] = getattr(view, key)
         with whole_file(path) as file:
             np.savez_compressed(file, info=json.dumps(info), **arrays)
 
@@ -106,14 +121,41 @@ class ConfidenceMaps:
         try:
             with np.load(path) as file:
                 info = json.loads(str(file['info']))
-                for kind in KINDS:
-                    for number, view in enumerate(info[kind]):
-                        view |= {key: file[f'{kind}_{number}_{key}'] for key in ARRAYS}
-                    info[kind] = [ConfidenceView(**view) for view in info[kind]]
+                for list_name in VIEW_LISTS:
+                    info[list_name] = [
+                        cls._read_view(file, f'{list_name}_{number}', about)
+                        for number, about in enumerate(info[list_name])
+                    ]
                 return cls(**info)
         except BROKEN_FILE as error:
-            problem = f'{path} cannot be read as confidence maps ({error!r})'
-            raise UserError(f'{problem}: test that run again') from error
+            raise UserError(
+                f'{path} cannot be read as confidence maps ({error!r}): test that run again'
+            ) from error
+
+    @staticmethod
+    def _read_view(file: Mapping[str, np.ndarray], prefix: str, about: dict) -> ConfidenceView:
+        arrays = {key: file[f'{prefix}_{key}'] for key in VIEW_ARRAYS}
+        return ConfidenceView(**about, **arrays)
+
+
+@dataclass(frozen=True)
+class ViewRow:
+    """Row of a figure: an image, and the name of its run if there are several."""
+
+    run_name: str
+    view: ConfidenceView
+
+    @property
+    def shape(self) -> float:
+        """Height of the image, as a share of its width."""
+        height, width = self.view.label.shape
+        return height / width
+
+    def shows_image_of(self, other: ViewRow | None) -> bool:
+        """Return whether another row has the same image and labels."""
+        if other is None or self.view.index != other.view.index:
+            return False
+        return np.array_equal(self.view.label, other.view.label)
 
 
 def draw_confidence_maps(
@@ -127,9 +169,10 @@ def draw_confidence_maps(
     Source: the paper's qualitative figures of segmentation.
 
     Args:
-        runs: Of the same classes, by their names; a single one heads the figure.
+        runs: Maps of each run, by its name; all have the same classes. The name of a single one
+            heads the figure.
         worst: Draw the worst-calibrated images of each run, not those that all runs have.
-        images: Names of those to draw; None for all.
+        images: Names of the images to draw; None for all.
 
     Returns:
         The figure; ``savefig`` writes it.
@@ -137,90 +180,157 @@ def draw_confidence_maps(
     Raises:
         ValueError: If there is no image, none of a name, or the runs have other classes.
     """
-    rows = _rows(runs, worst, images)
-    runs = labelled(runs)
-    first = next(iter(runs.values()))
-    colours = class_colours(first.classes, first.palette)
-    shapes = [view.label.shape[0] / view.label.shape[1] for _, view in rows]
-    heights = [PANEL * min(max(shape, 0.5), 1.2) for shape in shapes]
-    size = PANEL * len(PANELS) + 0.4, sum(heights) + 0.3 * len(rows) + 1.0
-    figure = Figure(figsize=size, layout='constrained')
-    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.04, wspace=0, hspace=0)
+    rows = shown_views(runs, worst=worst, images=images)
+    maps = next(iter(runs.values()))
+    colours = class_colours(maps.classes, maps.palette)
+    figure, grid = _map_grid(rows)
     if len(runs) == 1:
-        title = wrapped(*runs, 0.7 * size[0])
-        figure.suptitle(title, fontsize=11, weight='bold', x=0.01, ha='left')
-    grid = figure.subplots(len(rows), len(PANELS), squeeze=False, height_ratios=heights)
-    for axes, name in zip(grid[0], PANELS, strict=True):
-        axes.set_title(name, fontsize=9, pad=3)
-    before, seen = None, set()
-    for (*panels, diagram), (name, view), shape in zip(grid, rows, shapes, strict=True):
-        again = before and view.index == before.index and np.array_equal(view.label, before.label)
-        for axes, pixels in zip(panels, _maps(view, colours), strict=True):
-            axes.set(xticks=(), yticks=(), anchor='N', box_aspect=shape)
-            axes.spines[:].set(linewidth=0.4, color=GREY)
-            axes.imshow(pixels.astype(np.uint8), interpolation='nearest', aspect='auto')
-        if again:
-            for axes in panels[:2]:
-                axes.set_axis_off()
-                axes.images[0].remove()
-        caption = ', '.join(filter(None, [as_label(name), as_label(view.caption)]))
-        panels[2].set_xlabel(wrapped(caption, 5 * PANEL), fontsize=8, color=GREY)
-        draw_bars(diagram, bins_of(torch.from_numpy(view.table)))
-        draw_diagonal(diagram)
-        diagram.set(xticks=ENDS, yticks=ENDS, xlim=(0, 100), ylim=(0, 100), box_aspect=1)
-        diagram.tick_params(labelsize=7, pad=1.5, length=2)
-        before, seen = view, seen | {*view.label[view.valid].tolist(), *view.predicted.flat}
-    scale = ScalarMappable(Normalize(0, 100), COLOURMAP)
-    below = dict(location='bottom', panchor=False, aspect=15)
-    bar = figure.colorbar(scale, ax=grid[-1, 3], ticks=ENDS, **below)
-    bar.set_label('confidence (%)', fontsize=8)
-    bar.ax.tick_params(labelsize=7, length=2)
-    shown = {as_label(name): colours[k] for k, name in enumerate(first.classes) if k in seen}
-    square = dict(marker='s', s=60, edgecolor=GREY, linewidth=0.4)
-    for name, colour in (shown | ERROR_COLOURS).items():
-        grid[0][0].scatter([], [], color=[np.array(colour) / 255], label=name, **square)
-    legend(figure, 8)
+        (name,) = runs
+        figure_width = figure.get_figwidth()
+        figure.suptitle(
+            wrap_text(as_label(name), 0.7 * figure_width),
+            fontsize=11,
+            weight='bold',
+            x=0.01,
+            ha='left',
+        )
+    previous_row = None
+    shown_classes = set()
+    for (*map_axes, diagram), row in zip(grid, rows, strict=True):
+        _draw_maps(map_axes, row, colours, hide_image=row.shows_image_of(previous_row))
+        _draw_reliability(diagram, row.view)
+        shown_classes.update(row.view.label[row.view.valid].tolist())
+        shown_classes.update(row.view.predicted.flat)
+        previous_row = row
+    _add_confidence_bar(figure, grid[-1, MAP_TITLES.index('confidence')])
+    class_names = {}
+    for index, class_name in enumerate(maps.classes):
+        if index in shown_classes:
+            class_names[as_label(class_name)] = colours[index]
+    for name, colour in (class_names | ERROR_COLOURS).items():
+        grid[0, 0].scatter(
+            [],
+            [],
+            color=[np.array(colour) / 255],
+            label=name,
+            marker='s',
+            s=60,
+            edgecolor=GREY,
+            linewidth=0.4,
+        )
+    add_legend(figure, most_columns=8)
     return figure
 
 
-def _rows(
-    runs: Mapping[str, ConfidenceMaps], worst: bool, images: Sequence[str] | None
-) -> list[tuple[str, ConfidenceView]]:
-    """Return the images to draw, each with the name of its run if there are several."""
-    if len({tuple(each.classes) for each in runs.values()}) > 1:
+def shown_views(
+    runs: Mapping[str, ConfidenceMaps], *, worst: bool, images: Sequence[str] | None
+) -> list[ViewRow]:
+    """Return the images to draw, in the order of the rows."""
+    if len({tuple(maps.classes) for maps in runs.values()}) > 1:
         raise UserError(f'{", ".join(runs)} have other classes: compare runs on the same data')
-    views = [each.worst if worst else each.views for each in runs.values()]
-    there = dict.fromkeys(view.name for found in views for view in found)
-    for image in images or ():
-        if image not in there:
-            raise UserError(f'no image {image!r} was drawn; there are {", ".join(there)}')
-    places = [{(view.index, view.name) for view in found} for found in views]
-    shared = set.union(*places) if worst else set.intersection(*places)
-    rows = [
-        (name * (len(runs) > 1), view)
-        for name, found in zip(runs, views, strict=True)
-        for view in found
-        if (view.index, view.name) in shared and (not images or view.name in images)
-    ]
+    views_by_run = {name: maps.worst if worst else maps.views for name, maps in runs.items()}
+    _check_names(images, views_by_run)
+    keys_by_run = [{(view.index, view.name) for view in views} for views in views_by_run.values()]
+    drawn_keys = set.union(*keys_by_run) if worst else set.intersection(*keys_by_run)
+    rows = []
+    for name, views in views_by_run.items():
+        for view in views:
+            if (view.index, view.name) in drawn_keys and (not images or view.name in images):
+                rows.append(ViewRow(name if len(runs) > 1 else '', view))
     if not rows:
         raise UserError(
             f'the runs {", ".join(runs)} have no image in common: give their ConfidenceMapHook '
             'the same indices or interval, and compare tests of the same data'
         )
-    # An image of one run below that of another.
-    return rows if worst else sorted(rows, key=lambda row: row[1].index)
+    if worst:
+        return rows
+    # The image of one run stands below the same image of another.
+    return sorted(rows, key=lambda row: row.view.index)
+
+
+def _check_names(
+    images: Sequence[str] | None, views_by_run: Mapping[str, Sequence[ConfidenceView]]
+) -> None:
+    """Raise a ValueError if no run has an image of one of the names."""
+    drawn_names = {}
+    for views in views_by_run.values():
+        drawn_names |= dict.fromkeys(view.name for view in views)
+    for image in images or ():
+        if image not in drawn_names:
+            raise UserError(f'no image {image!r} was drawn; there are {", ".join(drawn_names)}')
+
+
+def _map_grid(rows: Sequence[ViewRow]) -> tuple[Figure, np.ndarray]:
+    """Return a figure with a row of axes for each image, as high as the image needs."""
+    heights = [MAP_WIDTH * min(max(row.shape, 0.5), 1.2) for row in rows]
+    width = MAP_WIDTH * len(MAP_TITLES) + 0.4
+    height = sum(heights) + 0.3 * len(rows) + 1.0
+    figure = Figure(figsize=(width, height), layout='constrained')
+    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.04, wspace=0, hspace=0)
+    grid = figure.subplots(len(rows), len(MAP_TITLES), squeeze=False, height_ratios=heights)
+    for axes, title in zip(grid[0], MAP_TITLES, strict=True):
+        axes.set_title(title, fontsize=9, pad=3)
+    return figure, grid
+
+
+def _draw_maps(
+    map_axes: Sequence[Axes], row: ViewRow, colours: np.ndarray, *, hide_image: bool
+) -> None:
+    """Draw the five maps of an image with its caption, or but three where the row above has two."""
+    image_and_label = map_axes[:2]
+    for axes, pixels in zip(map_axes, _maps(row.view, colours), strict=True):
+        axes.set(xticks=(), yticks=(), anchor='N', box_aspect=row.shape)
+        axes.spines[:].set(linewidth=0.4, color=GREY)
+        if hide_image and axes in image_and_label:
+            axes.set_axis_off()
+        else:
+            axes.imshow(pixels.astype(np.uint8), interpolation='nearest', aspect='auto')
+    caption = as_label(row.view.caption)
+    if row.run_name:
+        caption = f'{as_label(row.run_name)}, {caption}'
+    middle_axes = map_axes[2]
+    middle_axes.set_xlabel(wrap_text(caption, 5 * MAP_WIDTH), fontsize=8, color=GREY)
+
+
+def _draw_reliability(axes: Axes, view: ConfidenceView) -> None:
+    draw_bars(axes, filled_bins(torch.from_numpy(view.table)))
+    draw_diagonal(axes)
+    axes.set(
+        xticks=CONFIDENCE_TICKS,
+        yticks=CONFIDENCE_TICKS,
+        xlim=(0, 100),
+        ylim=(0, 100),
+        box_aspect=1,
+    )
+    axes.tick_params(labelsize=7, pad=1.5, length=2)
+
+
+def _add_confidence_bar(figure: Figure, axes: Axes) -> None:
+    """Add the scale of confidence below a map."""
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(0, 100), COLOURMAP),
+        ax=axes,
+        ticks=CONFIDENCE_TICKS,
+        location='bottom',
+        panchor=False,
+        aspect=15,
+    )
+    bar.set_label('confidence (%)', fontsize=8)
+    bar.ax.tick_params(labelsize=7, length=2)
 
 
 def _maps(view: ConfidenceView, colours: np.ndarray) -> list[np.ndarray]:
     """Return the pixels of the five maps of a view."""
-    valid = view.valid[..., None]
-    errors = np.where((view.predicted == view.label)[..., None], RIGHT_COLOUR, WRONG_COLOUR)
+    is_valid = view.valid[..., None]
+    is_correct = (view.predicted == view.label)[..., None]
+    label_colours = colours[np.where(view.valid, view.label, 0)]  # an ignored label is no class
+    error_colours = np.where(is_correct, RIGHT_COLOUR, WRONG_COLOUR)
     return [
         view.image,
-        np.where(valid, colours[np.where(view.valid, view.label, 0)], IGNORED_COLOUR),
+        np.where(is_valid, label_colours, IGNORED_COLOUR),
         colours[view.predicted],
         confidence_colours(view.conf),
-        np.where(valid, errors, IGNORED_COLOUR),
+        np.where(is_valid, error_colours, IGNORED_COLOUR),
     ]
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -16,12 +18,20 @@ from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve
 from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.visualization import style
+from mmcalib.visualization.panels import (
+    PlottedRun,
+    add_legend,
+    check_drawable,
+    panels,
+    set_panel_title,
+    statistics_title,
+    tidy_axes,
+)
+from mmcalib.visualization.style import GREY, as_label
 
-COMPUTED = {'AURC': aurc, 'AUGRC': augrc, 'AUROC': auroc}
-BEST = dict(color=style.GREY, linestyle='--', linewidth=0.9)
-# Below this coverage a few predictions make the risk, so the axis of risks need not reach them.
-STEADY = 5.0
+RANKING_METRICS = {'AURC': aurc, 'AUGRC': augrc, 'AUROC': auroc}
+# Below this coverage, in percent, a few predictions make the risk, so the axis need not reach it.
+STEADY_COVERAGE = 5.0
 
 
 def draw_risk_coverage(
@@ -37,7 +47,7 @@ def draw_risk_coverage(
     Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
 
     Args:
-        runs: One panel each, four in a row, by their names.
+        runs: Statistics of each evaluation, by its name: one panel each, four in a row.
         overlay: Draw all in one panel instead.
 
     Returns:
@@ -46,34 +56,69 @@ def draw_risk_coverage(
     Raises:
         ValueError: If there is nothing to draw.
     """
-    style.check_drawable(runs)
-    figure, panels = style.panels_of(runs, overlay=overlay)
+    check_drawable(runs)
+    figure, risk_panels = panels(runs, overlay=overlay)
     highest = 0.01
-    for (axes,), shown in panels:
-        for name, found, look in shown:
-            figures = {key: of_bins(found.narrow_bins).item() for key, of_bins in COMPUTED.items()}
-            figures |= {key: found.metrics[key] for key in COMPUTED if key in found.metrics}
-            title = style.title_of(name, found, figures, between=', ' if overlay else '\n')
-            coverage, risk = _curve(found.narrow_bins)
-            highest = max(highest, risk[-1], risk[coverage >= STEADY].max())
-            colour, line = look['color'], look['linestyle'] if overlay else '-'
-            label = title if overlay else 'by confidence; area: AURC'
-            axes.plot(coverage, risk, color=colour, linestyle=line, linewidth=1.6, label=label)
-            axes.plot(100, risk[-1], 'o', color=colour, markersize=5, clip_on=False, zorder=6)
-            covered = np.linspace(max(100 - risk[-1], 1e-6), 100, 200)
-            best = 100 * (1 - (100 - risk[-1]) / covered)
-            axes.plot([0, *covered], [0, *best], **(BEST | dict(color=colour)))
-        if not overlay:
-            axes.fill_between(coverage, 0, risk, color=colour, alpha=0.12, linewidth=0)
-            axes.axhline(risk[-1], color='black', linestyle=':', linewidth=1.1, label='by chance')
-            style.set_title(axes, title)
-    axes.plot([], [], **BEST, label='best order')
+    for panel in risk_panels:
+        (axes,) = panel.axes
+        for run in panel.runs:
+            coverage, risk = _risk_curve(run.content.narrow_bins)
+            highest = max(highest, risk[-1], risk[coverage >= STEADY_COVERAGE].max())
+            if overlay:
+                title = _ranking_title(run, separator=', ')
+                _draw_curve(axes, coverage, risk, run.look.colour, run.look.line, title)
+            else:
+                set_panel_title(axes, _ranking_title(run, separator='\n'))
+                _draw_curve(axes, coverage, risk, run.look.colour, '-', 'by confidence; area: AURC')
+                _draw_area(axes, coverage, risk, run.look.colour)
+    risk_panels[-1].axes[0].plot(
+        [], [], color=GREY, linestyle='--', linewidth=0.9, label='best order'
+    )
     for axes in figure.axes:
         axes.set(xlim=(0, 100), ylim=(0, min(1.15 * highest, 100)), xlabel='coverage (%)')
         axes.set_ylabel('risk: errors among the accepted (%)')
         axes.grid(True, linewidth=0.4, alpha=0.5)
-    style.legend(figure)
+    add_legend(figure)
     return figure
+
+
+def _ranking_title(run: PlottedRun, separator: str) -> str:
+    """Return the title of a run, with the metrics that were printed, else with computed ones."""
+    statistics = run.content
+    metrics = {}
+    for name, function in RANKING_METRICS.items():
+        if name in statistics.metrics:
+            metrics[name] = statistics.metrics[name]
+        else:
+            metrics[name] = function(statistics.narrow_bins).item()
+    return statistics_title(run.label, statistics, metrics, separator=separator)
+
+
+def _draw_curve(
+    axes: Axes, coverage: np.ndarray, risk: np.ndarray, colour: str, line: str, label: str
+) -> None:
+    """Draw a curve in percent, the point of all predictions, and the best order, dashed."""
+    error_rate = risk[-1]
+    axes.plot(coverage, risk, color=colour, linestyle=line, linewidth=1.6, label=label)
+    axes.plot(100, error_rate, 'o', color=colour, markersize=5, clip_on=False, zorder=6)
+    # In the best order there is no error up to the coverage of all right predictions.
+    errors_coverage = np.linspace(max(100 - error_rate, 1e-6), 100, 200)
+    errors_risk = 100 * (1 - (100 - error_rate) / errors_coverage)
+    axes.plot([0, *errors_coverage], [0, *errors_risk], color=colour, linestyle='--', linewidth=0.9)
+
+
+def _draw_area(axes: Axes, coverage: np.ndarray, risk: np.ndarray, colour: str) -> None:
+    """Fill the area under a curve, and draw the order by chance, dotted."""
+    axes.fill_between(coverage, 0, risk, color=colour, alpha=0.12, linewidth=0)
+    axes.axhline(risk[-1], color='black', linestyle=':', linewidth=1.1, label='by chance')
+
+
+@dataclass(frozen=True)
+class ScoredImages:
+    """Images with one score and their risk, ``(N,)`` each; a higher score is trusted more."""
+
+    scores: np.ndarray
+    risks: np.ndarray
 
 
 def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
@@ -90,49 +135,81 @@ def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarra
     Raises:
         ValueError: If there is no score, or no image with a risk.
     """
-    runs = style.labelled(runs)
-    drawn, titles = {}, []
+    images_by_name = {}
+    titles = []
     for name, (scores, risks) in runs.items():
-        kept = ~np.isnan(risks)
-        if not scores or not kept.any():
-            raise UserError(f'{name!r} has {len(scores)} scores of {kept.sum()} images with a risk')
-        titles.append(f'{name}, {kept.sum():,} images')
-        several = f'{name}, ' * (len(runs) > 1)
-        drawn |= {several + key: (each[kept], risks[kept]) for key, each in scores.items()}
-    figure, (((curves,), _), *panels) = style.panels_of({'': None, **drawn})
-    for (axes,), ((name, (values, risks), look),) in panels:
-        figures = image_failure_figures(values, risks)
-        label = f'{name}: AURC {figures["AURC"]:.2f} %, Spearman {figures["Spearman"]:.2f}'
-        line = dict(color=look['color'], linestyle=look['linestyle'], linewidth=1.6)
-        curve = _curve(_table(values, risks))
-        curves.plot(*curve, **line, label=label)
-        curves.plot(*_curve(_table(-risks, risks)), **BEST)
-        ordered = 100 * risks[np.argsort(-values, kind='stable')]
-        at = 100 * (np.arange(len(risks)) + 0.5) / len(risks)
-        axes.scatter(at, ordered, s=9, color=look['color'], alpha=0.6, linewidths=0)
-        axes.plot(*curve, color=style.GREY, label='running mean')
-        axes.set(xlabel='images by their score (%)', ylabel='risk (%)', ylim=(0, 100))
-        style.set_title(axes, f'{name}\nmost trusted first')
-    curves.plot([], [], **BEST, label='best order')
-    curves.set(xlabel='images kept (%)', ylabel='mean risk (%)', ylim=(0, None))
-    style.set_title(curves, '\n'.join(titles))
+        has_risk = ~np.isnan(risks)
+        num_images = has_risk.sum()
+        if not scores or not num_images:
+            raise UserError(f'{name!r} has {len(scores)} scores of {num_images} images with a risk')
+        titles.append(f'{as_label(name)}, {num_images:,} images')
+        for score_name, values in scores.items():
+            full_name = score_name if len(runs) == 1 else f'{name}, {score_name}'
+            images_by_name[full_name] = ScoredImages(values[has_risk], risks[has_risk])
+    # The first panel, which has the curves of all scores, is of no score itself.
+    figure, (curves_panel, *score_panels) = panels({'': None, **images_by_name})
+    (curves_axes,) = curves_panel.axes
+    for panel in score_panels:
+        (run,) = panel.runs
+        _draw_score_curves(curves_axes, run)
+        _draw_ordered_images(panel.axes[0], run)
+    curves_axes.plot([], [], color=GREY, linestyle='--', linewidth=0.9, label='best order')
+    curves_axes.set(xlabel='images kept (%)', ylabel='mean risk (%)', ylim=(0, None))
+    set_panel_title(curves_axes, '\n'.join(titles))
     for axes in figure.axes:
         axes.set_xlim(0, 100)
-        style.tidy(axes)
-    style.legend(figure, 2)
+        tidy_axes(axes)
+    add_legend(figure, most_columns=2)
     return figure
 
 
-def _curve(table: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return coverages and risks, from coverage 0 on: the most confident bin has one risk."""
-    coverage, risk = risk_coverage_curve(table).numpy()
+def _draw_score_curves(axes: Axes, run: PlottedRun) -> None:
+    """Draw the risk–coverage curve of a score, and that of the best order."""
+    images = run.content
+    metrics = image_failure_figures(images.scores, images.risks)
+    coverage, risk = _risk_curve(_image_bins(images.scores, images.risks))
+    axes.plot(
+        coverage,
+        risk,
+        color=run.look.colour,
+        linestyle=run.look.line,
+        linewidth=1.6,
+        label=f'{run.label}: AURC {metrics["AURC"]:.2f} %, Spearman {metrics["Spearman"]:.2f}',
+    )
+    best_coverage, best_risk = _risk_curve(_image_bins(-images.risks, images.risks))
+    axes.plot(best_coverage, best_risk, color=GREY, linestyle='--', linewidth=0.9)
+
+
+def _draw_ordered_images(axes: Axes, run: PlottedRun) -> None:
+    """Draw the risk of every image in the order of a score, and their running mean."""
+    images = run.content
+    order = np.argsort(-images.scores, kind='stable')
+    num_images = len(images.risks)
+    axes.scatter(
+        100 * (np.arange(num_images) + 0.5) / num_images,
+        100 * images.risks[order],
+        s=9,
+        color=run.look.colour,
+        alpha=0.6,
+        linewidths=0,
+    )
+    coverage, risk = _risk_curve(_image_bins(images.scores, images.risks))
+    axes.plot(coverage, risk, color=GREY, label='running mean')
+    axes.set(xlabel='images by their score (%)', ylabel='risk (%)', ylim=(0, 100))
+    set_panel_title(axes, f'{run.label}\nmost trusted first')
+
+
+def _risk_curve(bins: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return coverages and risks in percent, from coverage 0 on: the first bin has one risk."""
+    coverage, risk = risk_coverage_curve(bins).numpy()
     return np.concatenate([[0], coverage]), np.concatenate([risk[:1], risk])
 
 
-def _table(scores: np.ndarray, risks: np.ndarray) -> Tensor:
+def _image_bins(scores: np.ndarray, risks: np.ndarray) -> Tensor:
     """Return the bins of images, with tied ones together: the mean over their orders."""
-    rows = np.stack([np.ones_like(risks), 1 - risks, 0 * risks])
-    return sum_by_key(torch.from_numpy(scores), torch.from_numpy(rows))[1]
+    rows = np.stack([np.ones_like(risks), 1 - risks, np.zeros_like(risks)])
+    _, bins = sum_by_key(torch.from_numpy(scores), torch.from_numpy(rows))
+    return bins
 
 
 def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -144,10 +221,13 @@ def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarr
     """
     try:
         with Path(path).open(newline='', encoding='utf-8') as file:
-            (_, *names), *rows = csv.reader(file)
+            header, *rows = csv.reader(file)
+        names = header[1:]
         columns = np.array([row[1:] for row in rows], dtype=np.float64).T
         scores = dict(zip(names, columns, strict=True))
-        return scores, scores.pop('risk')
+        risks = scores.pop('risk')
     except (KeyError, ValueError) as error:
-        problem = f'{path} cannot be read as scores of images ({error!r})'
-        raise UserError(f'{problem}: test that run again') from error
+        raise UserError(
+            f'{path} cannot be read as scores of images ({error!r}): test that run again'
+        ) from error
+    return scores, risks

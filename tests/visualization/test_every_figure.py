@@ -11,8 +11,8 @@ import mmcalib
 from mmcalib import visualization as drawing
 from mmcalib.metrics.names import ECE
 from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
-from mmcalib.visualization.lines import PARAMETERS
-from mmcalib.visualization.style import save_figure
+from mmcalib.visualization.pixels import save_figure
+from mmcalib.visualization.sweep import PARAMETERS
 
 STATISTICS = statistics(
     protocol='paper',

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 
 from mmcalib.errors import UserError
 from mmcalib.names import SHORT_NAMES
-from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, looks_of, save_figure
+from mmcalib.visualization.pixels import save_figure
+from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, run_looks
 
 
 def test_every_loss_has_a_colour_that_differs_from_all_others():
-    assert set(LOSS_COLOURS) == {name.lower() for name in SHORT_NAMES.values()}
+    assert set(LOSS_COLOURS) == set(SHORT_NAMES.values())
     colours = np.array([[to_rgb(colour) for colour in LOSS_COLOURS.values()]], dtype=np.float32)
     lab = cv2.cvtColor(colours, cv2.COLOR_RGB2LAB)[0]
     least = min(np.linalg.norm(one - other) for one, other in combinations(lab, 2))
@@ -24,18 +25,18 @@ def test_every_loss_has_a_colour_that_differs_from_all_others():
 def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     losses = ['CE', 'MbLS m=6 α=0.1', 'MbLS m=8 × 5 + TTA (2) + temperature', 'mbls/digits, test']
     others = ['run 1', 'MbLSX', 'MbLS-like', '', 'run 1 + temperature']
-    looks = looks_of([*losses, *others])
-    colours = [look['color'] for look in looks]
-    assert colours[:4] == [LOSS_COLOURS['ce'], *[LOSS_COLOURS['mbls']] * 3]
+    looks = run_looks([*losses, *others])
+    colours = [look.colour for look in looks]
+    assert colours[:4] == [LOSS_COLOURS['CE'], *[LOSS_COLOURS['MbLS']] * 3]
     assert len({*colours[4:8]}) == 4 and not {*colours[4:]} & {*colours[:4]}
     assert colours[8] == colours[4]
-    many = looks_of([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
-    all_losses = looks_of([*LOSS_COLOURS])
+    many = run_looks([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
+    all_losses = run_looks([*LOSS_COLOURS])
     for each in (looks, many, all_losses):
-        assert len({(look['color'], look['linestyle']) for look in each}) == len(each)
-    assert {look['linestyle'] for look in all_losses[:8]} == {'-'}
-    assert len({(look['color'], look['marker']) for look in many[8:28]}) == 20
-    without_colours = {(look['linestyle'], look['marker']) for look in all_losses}
+        assert len({(look.colour, look.line) for look in each}) == len(each)
+    assert {look.line for look in all_losses[:8]} == {'-'}
+    assert len({(look.colour, look.marker) for look in many[8:28]}) == 20
+    without_colours = {(look.line, look.marker) for look in all_losses}
     assert len(without_colours) == len(all_losses)
 
 
@@ -43,14 +44,12 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
 def test_looks_runs_of_one_loss_alone_have_colours_of_their_own(loss):
     names = [loss, f'{loss} + temperature', f'{loss} + vector', f'{loss} + TTA (2) + vector']
     for some in (names, names[::-1]):
-        colours = [look['color'] for look in looks_of(some)]
-        assert len({*colours}) == 4 and colours[0] == LOSS_COLOURS.get(
-            loss.split()[0].lower(), COLOURS[0]
-        )
-    many = looks_of([f'{loss}, seed={seed}' for seed in range(30)])
-    assert len({(look['color'], look['linestyle']) for look in many}) == 30
+        colours = [look.colour for look in run_looks(some)]
+        assert len({*colours}) == 4 and colours[0] == LOSS_COLOURS.get(loss.split()[0], COLOURS[0])
+    many = run_looks([f'{loss}, seed={seed}' for seed in range(30)])
+    assert len({(look.colour, look.line) for look in many}) == 30
     # Beside another loss, they have the colour of theirs.
-    assert len({look['color'] for look in looks_of([*names, 'LS'])}) == 2
+    assert len({look.colour for look in run_looks([*names, 'LS'])}) == 2
 
 
 def test_a_format_that_figures_have_not_is_refused(tmp_path):

@@ -47,8 +47,8 @@ from mmcalib.runs.resume import newest_checkpoint
 from mmcalib.runs.training import describe_training, find_losses, main_loss
 from mmcalib.runs.work_dir import locked
 from mmcalib.tables import TextTable, escape_markdown
-from mmcalib.visualization.lines import draw_sweep
-from mmcalib.visualization.style import save_figure
+from mmcalib.visualization import draw_sweep
+from mmcalib.visualization.pixels import save_figure
 
 Value = float | str
 TABLE = 'sweep.md'

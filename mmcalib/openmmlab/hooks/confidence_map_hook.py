@@ -218,7 +218,7 @@ def every_nth_pixel(predictions: ImagePredictions, step: int) -> ImagePrediction
 
 def read_pixels(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:
     """Return the RGB pixels of an image from its file, or else from ``(C, H, W)`` inputs."""
-    from mmcalib.visualization.style import as_rgb
+    from mmcalib.visualization.pixels import as_rgb
 
     if path and fileio.exists(path):
         image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)

@@ -27,7 +27,7 @@ from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name, wi
 from mmcalib.runs.model import build
 from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
-from mmcalib.visualization.style import as_rgb
+from mmcalib.visualization.pixels import as_rgb
 
 LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '

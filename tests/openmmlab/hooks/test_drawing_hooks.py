@@ -21,7 +21,7 @@ from mmcalib.predictions.objects import map_confidence
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps
-from mmcalib.visualization.style import as_rgb
+from mmcalib.visualization.pixels import as_rgb
 
 MAPS, DIAGRAM = 'default_hooks.confidence_map', 'default_hooks.reliability_diagram'
 FEW = {'test_dataloader.dataset.indices': 11, 'test_dataloader.batch_size': 4}
