@@ -28,7 +28,7 @@ from mmcalib.metrics.names import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
-from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to, name_samples
+from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.runs.checkpoint import check_classes, classes_of
 from mmcalib.runs.config_tree import constructor_options
@@ -268,7 +268,7 @@ def check_padding(model: nn.Module) -> None:
     Images of other sizes may come in a later step, which would end the training after hours.
     """
     label = getattr(getattr(model, 'data_preprocessor', None), 'seg_pad_val', None)
-    classes, ignored = labels_known_to(model)
+    classes, ignored = trainable_labels(model)
     if label is None or classes is None or 0 <= label < classes or label in ignored:
         return
     raise UserError(

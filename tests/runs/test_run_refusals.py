@@ -17,7 +17,7 @@ from tiny_models import fcn_head, segmentor
 from mmcalib.cli.parser import ToolParser
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.hooks.broken_samples_hook import labels_known_to
+from mmcalib.openmmlab.hooks.broken_samples_hook import trainable_labels
 
 LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"
 DATA = '{}_dataloader = dict(dataset=dict({}))'
@@ -329,5 +329,5 @@ def test_process_whose_peer_has_ended_says_one_line(error):
 
 def test_a_single_logit_tells_two_classes_apart():
     for classes, expected in ((1, 2), (4, 4)):
-        known = labels_known_to(segmentor(fcn_head(num_classes=classes, ignore_index=7)))
+        known = trainable_labels(segmentor(fcn_head(num_classes=classes, ignore_index=7)))
         assert known[0] == expected and 7 in known[1]

@@ -1,4 +1,4 @@
-"""Names the file of a sample that cannot be loaded, or not be trained on."""
+"""The hook whose errors name the file of a sample that cannot be loaded or trained on."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch import nn
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
 from mmcalib.openmmlab.heads import classes_of_head
-from mmcalib.openmmlab.samples import check_mask
+from mmcalib.openmmlab.samples import IGNORE_INDEX, check_mask
 from mmcalib.tensors import check_labels
 
-# Where the toolboxes' samples say what is to be read.
-FILES = ('img_path', 'seg_map_path')
-IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
+# The keys of the toolboxes' samples that name files.
+FILE_KEYS = ('img_path', 'seg_map_path')
 
 
 class BrokenSamples(Hook):
-    """Has errors while loading data name the file, as OpenCV's of an empty image does not.
+    """Makes errors while loading data name the file, as OpenCV's of an empty image does not.
 
-    So do labels that the model cannot be trained on, which are looked for where data are loaded: a
-    loss names no file, and on a GPU fails some steps later.
+    Labels that the model cannot be trained on are looked for at the same place: a loss names no
+    file, and on a GPU fails some steps later. It prevents lost hours.
     """
 
     def before_train(self, runner: Runner) -> None:
-        name_samples(runner.train_dataloader.dataset, *labels_known_to(runner.model))
+        num_classes, ignored_labels = trainable_labels(runner.model)
+        name_samples(runner.train_dataloader.dataset, num_classes, ignored_labels)
 
     def before_val(self, runner: Runner) -> None:
         name_samples(runner.val_dataloader.dataset)
@@ -39,39 +39,42 @@ class BrokenSamples(Hook):
         name_samples(runner.test_dataloader.dataset)
 
 
-def labels_known_to(model: nn.Module) -> tuple[int | None, list[int]]:
-    """Return how many classes a model has, None if it has none, and the labels that it ignores.
+def trainable_labels(model: nn.Module) -> tuple[int | None, list[int]]:
+    """Return the number of classes of a model, None if it has none, and the labels it ignores.
 
     mmseg's heads pass their ignored label to the loss. It replaces that of mmseg's own losses, such
     as DiceLoss, which would train on any other label as on the last class.
     """
-    classes = classes_of_head(getattr(model, 'module', model))
+    num_classes = classes_of_head(getattr(model, 'module', model))
+    if num_classes:
+        num_classes = max(num_classes, 2)  # A single logit tells two classes apart.
     modules = [module for module in model.modules() if hasattr(module, 'ignore_index')]
     heads = [module for module in modules if hasattr(module, 'loss_decode')]
     if heads:  # A few heads pass nothing, and leave it to the loss.
-        modules = [*heads, *(module for module in modules if isinstance(module, CalibrationLoss))]
-    labels = {module.ignore_index for module in modules if isinstance(module.ignore_index, int)}
-    # A single logit tells two classes apart.
-    return classes and max(classes, 2), sorted(labels) or [IGNORED]
+        losses = [module for module in modules if isinstance(module, CalibrationLoss)]
+        modules = heads + losses
+    ignored = {module.ignore_index for module in modules if isinstance(module.ignore_index, int)}
+    return num_classes, sorted(ignored) or [IGNORE_INDEX]
 
 
 def name_samples(
-    dataset: object, classes: int | None = None, ignored: Collection[int] = ()
+    dataset: object, num_classes: int | None = None, ignored: Collection[int] = ()
 ) -> None:
-    """Have the pipelines of a dataset, and of those that it wraps, name what they cannot load.
+    """Make the pipelines of a dataset, and of those that it wraps, name what they cannot load.
 
     Args:
-        dataset: With transforms of its own, or a wrapper such as ConcatDataset.
-        classes: How many its labels may be of; None for any.
-        ignored: Other labels that they may be.
+        dataset: Dataset with transforms of its own, or a wrapper such as ConcatDataset.
+        num_classes: Number of classes that labels may have; None to check no labels.
+        ignored: Other labels that are allowed.
     """
     # Pipelines of other classes may have methods that others call.
     if type(getattr(dataset, 'pipeline', None)) is Compose:
-        dataset.pipeline = NamingPipeline(dataset.pipeline, classes, ignored)
-    held = getattr(dataset, '__dict__', {})  # not what __getattr__ finds further in
-    for part in [held.get('dataset'), held.get('_dataset'), *held.get('datasets', ())]:
+        dataset.pipeline = NamingPipeline(dataset.pipeline, num_classes, ignored)
+    attributes = getattr(dataset, '__dict__', {})  # __getattr__ would find those of inner datasets.
+    inner = [attributes.get('dataset'), attributes.get('_dataset')]
+    for part in [*inner, *attributes.get('datasets', ())]:
         if part is not None:
-            name_samples(part, classes, ignored)
+            name_samples(part, num_classes, ignored)
 
 
 class NamingPipeline(Compose):
@@ -82,10 +85,10 @@ class NamingPipeline(Compose):
     """
 
     def __init__(
-        self, pipeline: Compose, classes: int | None = None, ignored: Collection[int] = ()
+        self, pipeline: Compose, num_classes: int | None = None, ignored: Collection[int] = ()
     ) -> None:
         super().__init__(pipeline.transforms)
-        self.classes = classes
+        self.num_classes = num_classes
         self.ignored = torch.tensor([*ignored], dtype=torch.long, device='cpu')
 
     def __call__(self, data: dict) -> dict | None:
@@ -94,40 +97,51 @@ class NamingPipeline(Compose):
         try:
             packed = super().__call__(data)
         except Exception as error:
-            empty = [problem for problem in map(file_problem, files.values()) if problem]
-            reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
+            problems = [file_problem(path) for path in files.values()]
+            reason = ', '.join(filter(None, problems)) or f'{type(error).__name__}: {error}'
             raise UserError(f'cannot load {name}: {reason}') from error
         if isinstance(packed, Mapping):
-            mask = getattr(packed.get('data_samples'), 'gt_sem_seg', None)
-            if mask is not None:
-                check_mask(mask.data, files.get('seg_map_path', name))
-        if self.classes and isinstance(packed, Mapping):
-            self._check_labels(packed.get('data_samples'), files.get('seg_map_path', name))
+            label_file = files.get('seg_map_path', name)
+            self._check_labels(packed.get('data_samples'), label_file)
         return packed
 
     def _check_labels(self, sample: object, name: str) -> None:
+        """Raise a UserError for a mask in colours, or for labels of no class."""
         mask = getattr(sample, 'gt_sem_seg', None)
+        if mask is not None:
+            check_mask(mask.data, name)
         labels = getattr(sample, 'gt_label', None) if mask is None else mask.data
-        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+        if not self.num_classes or not isinstance(labels, torch.Tensor):
             return
-        outside = labels[(labels < 0) | (labels >= self.classes)]  # few, or the rest takes long
-        outside = outside[~torch.isin(outside, self.ignored)]
+        if labels.is_floating_point():
+            return
+        # Most masks have only few such labels, which are all that is left to look at.
+        outside = labels[(labels < 0) | (labels >= self.num_classes)]
+        wrong = outside[~torch.isin(outside, self.ignored)]
         ignored = ', '.join(map(str, self.ignored.tolist()))
-        hint = f'The model has {self.classes} classes and ignores {ignored}: check the file, or '
-        try:
-            check_labels(outside, self.classes, name=name, hint=hint + 'num_classes')
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        check_labels(
+            wrong,
+            self.num_classes,
+            name=name,
+            hint=f'The model has {self.num_classes} classes and ignores {ignored}: check the '
+            'file, or num_classes',
+        )
 
 
 def sample_files(data: Mapping) -> dict[str, str]:
     """Return the local files that a sample is read from, by their keys."""
-    files = {key: data.get(key) for key in FILES}
-    return {k: path for k, path in files.items() if isinstance(path, str) and '://' not in path}
+    files = {}
+    for key in FILE_KEYS:
+        path = data.get(key)
+        if isinstance(path, str) and '://' not in path:
+            files[key] = path
+    return files
 
 
 def file_problem(path: str) -> str | None:
-    """Return the reason why a file cannot be read, None if a look finds none."""
+    """Return the reason why a file cannot be read; None if it is there and not empty."""
     if not os.path.isfile(path):
         return f'there is no file {path}'
-    return None if os.path.getsize(path) else f'{path} is empty (0 bytes)'
+    if not os.path.getsize(path):
+        return f'{path} is empty (0 bytes)'
+    return None

@@ -1,4 +1,4 @@
-"""A classifier's logits, of which mmpretrain leaves metrics only the softmax."""
+"""The hook that keeps the logits of a classifier for metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from mmcalib.errors import UserError
 
 @HOOKS.register_module()
 class KeepLogitsHook(Hook):
-    """Add the output of a classifier's head to its data samples, as ``logits``.
+    """Adds the output of a classifier's head to its data samples, as ``logits``.
 
-    In validations and tests. :class:`~mmcalib.openmmlab.metrics.OODMetric` needs them for the
-    scores ``'max_logit'`` and ``'energy'``; a segmentor's samples have their logits anyway. It is
-    for mmpretrain's classifiers, without test-time augmentation.
+    It does so in validations and tests, since mmpretrain's samples have only the softmax.
+    :class:`~mmcalib.openmmlab.metrics.OODMetric` requires logits for the scores ``'max_logit'`` and
+    ``'energy'``; a segmentor's samples have their logits anyway. It is for mmpretrain's
+    classifiers, without test-time augmentation.
 
     Raises:
         AttributeError: Before evaluating, if the model has no head.
@@ -32,26 +33,28 @@ class KeepLogitsHook(Hook):
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         self._logits = None
         self._handles = [
-            model.head.register_forward_hook(self._keep),
-            model.register_forward_hook(self._give),
+            model.head.register_forward_hook(self._keep_logits),
+            model.register_forward_hook(self._add_to_samples),
         ]
 
     def after_val(self, runner: Runner) -> None:
         for handle in self._handles:
             handle.remove()
 
-    before_test, after_test = before_val, after_val
+    before_test = before_val
+    after_test = after_val
 
-    def _keep(self, head: nn.Module, inputs: tuple, output: Any) -> None:
+    def _keep_logits(self, head: nn.Module, inputs: tuple, output: Any) -> None:
         self._logits = output
 
-    def _give(self, model: nn.Module, inputs: tuple, output: Sequence) -> None:
-        logits, self._logits = self._logits, None
+    def _add_to_samples(self, model: nn.Module, inputs: tuple, output: Sequence) -> None:
+        logits = self._logits
+        self._logits = None
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(output):
-            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise UserError(
-                f'KeepLogitsHook: the head returned {what} for {len(output)} samples, not (N, K) '
+                f'KeepLogitsHook: the head returned {shape} for {len(output)} samples, not (N, K) '
                 'logits'
             )
-        for sample, row in zip(output, logits.detach(), strict=True):
-            sample.logits = row
+        for sample, sample_logits in zip(output, logits.detach(), strict=True):
+            sample.logits = sample_logits

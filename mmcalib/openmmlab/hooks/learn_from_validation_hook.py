@@ -1,4 +1,4 @@
-"""The losses that learn from the validations of their training."""
+"""The hook of the losses that learn from the validations of their training."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.openmmlab.sample_writing import logits_in
-from mmcalib.openmmlab.samples import Sample, read_samples, sample_name, with_logits
+from mmcalib.openmmlab.samples import (
+    IGNORE_INDEX,
+    Sample,
+    read_samples,
+    sample_name,
+    with_logits,
+)
 from mmcalib.options import check_ignore_index
 
 
 @HOOKS.register_module()
 class LearnFromValidationHook(Hook):
-    """Update every ``CALSLoss`` and ``AdaFocalLoss`` after each validation of its training.
+    """Updates every ``CALSLoss`` and ``AdaFocalLoss`` after each validation of its training.
 
     Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
     pixels do not. All processes update from the samples of all of them, in one order, so that they
-    stay alike to the last bit. A loss of an auxiliary head, whose predictions a validation does not
-    have, learns from those of the main head.
+    stay alike to the last bit. A loss of an auxiliary head learns from the predictions of the main
+    head, since a validation has no others.
 
-    Logged are ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho`` of the last
+    It logs ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho`` of the last
     ``CALSLoss``, ``train/gamma_min`` and ``train/gamma_max`` of the last ``AdaFocalLoss``.
 
     Args:
@@ -44,10 +50,10 @@ class LearnFromValidationHook(Hook):
         ValueError: Before training, if the model has no such loss, or the run no validation.
     """
 
-    # After EMAHook has put the trained weights back, before CheckpointHook saves the best.
+    # It runs after EMAHook has put the trained weights back, before CheckpointHook saves the best.
     priority = 'LOW'
 
-    def __init__(self, *, ignore_index: int = 255) -> None:
+    def __init__(self, *, ignore_index: int = IGNORE_INDEX) -> None:
         self.ignore_index = check_ignore_index(ignore_index)
         self._losses: list[CALSLoss | AdaFocalLoss] = []
 
@@ -62,7 +68,7 @@ class LearnFromValidationHook(Hook):
         if same_data(runner.cfg.get('val_dataloader'), runner.cfg.get('test_dataloader')):
             runner.logger.warning(
                 f'The validation data, which a {type(self._losses[0]).__name__} learns from, are '
-                'the test data too, whose figures then say too much. Validate on a part of the '
+                'the test data too, whose figures are then too good. Validate on a part of the '
                 'training images that the training leaves out, as SeededSplit draws it'
             )
 
@@ -70,7 +76,7 @@ class LearnFromValidationHook(Hook):
         self._losses = []
 
     def before_val(self, runner: Runner) -> None:
-        # What the loss has learnt so far, before EMAHook puts the average of it there.
+        # EMAHook replaces what the loss has learnt by its average.
         self._trained = copy.deepcopy(self._losses)
 
     def before_val_epoch(self, runner: Runner) -> None:
@@ -79,23 +85,32 @@ class LearnFromValidationHook(Hook):
     def after_val_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence[Sample] = ()
     ) -> None:
-        for sample in outputs if self._losses else ():  # not of a validation that is no training's
+        if not self._losses:  # This validation is not part of a training.
+            return
+        for sample in outputs:
             name = sample_name(sample, len(self._counted))
             self._counted.append([self._count(loss, sample, name) for loss in self._trained])
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if not self._losses:
             return
+        samples = []
         # mmengine's samplers interleave the ranks, and repeat samples at the end.
-        turns = zip_longest(*all_gather_object(self._counted))
-        size = len(runner.val_loop.dataloader.dataset)
-        samples = [sample for turn in turns for sample in turn if sample is not None][:size]
-        for loss, *parts in zip(self._losses, *samples, strict=True):
+        for one_of_each_rank in zip_longest(*all_gather_object(self._counted)):
+            samples += [sample for sample in one_of_each_rank if sample is not None]
+        num_samples = len(runner.val_loop.dataloader.dataset)
+        for loss, *parts in zip(self._losses, *samples[:num_samples], strict=True):
             for key, value in learn(loss, parts).items():
                 runner.message_hub.update_scalar(f'train/{key}', value)
 
     def _count(self, loss: CALSLoss | AdaFocalLoss, sample: Sample, name: str) -> Tensor | Counts:
-        """Return what a loss learns from a sample, which errors call `name`."""
+        """Return what a loss learns from a sample.
+
+        Args:
+            loss: The loss.
+            sample: The evaluated data sample.
+            name: Name of the sample in errors.
+        """
         (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
         if isinstance(loss, CALSLoss):
             predictions = with_logits(predictions, logits_in(sample)[None])
@@ -105,7 +120,7 @@ class LearnFromValidationHook(Hook):
 
 
 def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> dict[str, float]:
-    """Update a loss from what was counted of each sample, and return figures to log."""
+    """Update a loss from the counts of each sample, and return figures to log."""
     if isinstance(loss, CALSLoss):
         loss.update(torch.stack(parts).sum(dim=0))
         multipliers = loss.multipliers
@@ -121,17 +136,21 @@ def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> di
 
 
 def edges_and_gaps(table: Tensor, num_bins: int) -> tuple[list[float], list[float]]:
-    """Return the lowest confidence of all bins of equal count but the first, and all gaps.
+    """Return the lower edges of bins of equal count, and their gaps.
 
     Args:
-        table: ``(3, C)`` of at least one confidence, ascending.
+        table: ``(3, C)`` fine bins, ascending in confidence, with at least one confidence.
         num_bins: B.
 
     Returns:
-        B - 1 edges, ascending, and B differences of mean confidence and accuracy, as shares.
+        The lowest confidence of each bin but the first, ascending, and B differences of mean
+        confidence and accuracy, in [-1, 1].
     """
     count, correct, conf = equal_mass_bins(table, num_bins)
-    mass = table[0].cumsum(0)
-    positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64, device='cpu') / num_bins
-    first = torch.searchsorted(mass, positions, right=True)
-    return (table[2] / table[0])[first].tolist(), ((conf - correct) / count).tolist()
+    gaps = (conf - correct) / count
+    cumulative_count = table[0].cumsum(0)
+    bin_numbers = torch.arange(1, num_bins, dtype=torch.float64, device='cpu')
+    counts_below = cumulative_count[-1] * bin_numbers / num_bins
+    first_index = torch.searchsorted(cumulative_count, counts_below, right=True)
+    edges = (table[2] / table[0])[first_index]
+    return edges.tolist(), gaps.tolist()

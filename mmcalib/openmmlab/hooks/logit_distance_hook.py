@@ -1,4 +1,4 @@
-"""The paper's constraint, watched while training: the distance of logits from the largest."""
+"""The hook that logs the distance of logits from the largest, the paper's constraint."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from mmcalib.errors import UserError
 from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.options import check_integer
 
-# Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
+# The heads of mmpretrain and mmseg keep their losses under these names.
 HEADS_LOSSES = ('loss_module', 'loss_decode')
 
 
 @HOOKS.register_module()
 class LogitDistanceHook(Hook):
-    r"""Log the logit distances, which margin-based label smoothing keeps below its margin.
+    r"""Logs the logit distances, which margin-based label smoothing keeps below its margin.
 
-    Of the distances :math:`d_k = \max_j l_j - l_k` of a batch, over all valid rows and all K
-    classes (so 1/K of them are 0, of the largest itself), it logs as scalars beside the loss
+    Beside the loss it logs scalars of the distances :math:`d_k = \max_j l_j - l_k` over all valid
+    predictions of a batch and all K classes (so 1/K of them are 0, those of the largest logits):
 
     - ``train/logit_distance_mean`` and ``train/logit_distance_max``, in logits;
     - ``train/logit_distance_above_margin``, in percent: the share of :math:`d_k > m`, which the
-      paper's constraint wants to be 0. Only of a loss that has a margin.
+      paper's constraint wants to be 0; only if the loss has a margin.
 
-    They are of the first loss of the main head, in the first training iteration, and then in every
-    `interval`-th. In between the hook does nothing: it attaches itself to the loss only for the
-    call that it measures. Under several processes the figures are of the main process's batch.
+    It measures the first loss of the main head, in the first training iteration and in every
+    `interval`-th. In between it does nothing: it attaches itself to the loss only for the call that
+    it measures. Among several processes the main process measures its own batch.
 
     Source: the constraint :math:`d(l) \le m` of Eq. 6.
 
     Args:
-        interval: n. The logger shows the last measurement, so use its interval, or a divisor of it.
+        interval: Number of iterations between measurements. The logger shows the last one, so use
+            its interval, or a divisor of it.
 
     Raises:
         TypeError: If the interval is no integer.
@@ -48,11 +49,12 @@ class LogitDistanceHook(Hook):
         self.interval = check_integer('interval', interval)
 
     def before_train(self, runner: Runner) -> None:
-        self._loss, self._first = find_loss(runner.model), True
+        self._loss = find_loss(runner.model)
+        self._is_first = True
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        if self._first or self.every_n_train_iters(runner, self.interval):
-            self._first = False
+        if self._is_first or self.every_n_train_iters(runner, self.interval):
+            self._is_first = False
             measure = partial(self._measure, runner.message_hub)
             self._handle = self._loss.register_forward_hook(measure, with_kwargs=True)
 
@@ -76,25 +78,25 @@ def logit_distances(
         logits: ``(N, K, *)``.
         target: ``(N, *)`` integer labels, or probabilities in the shape of `logits`.
         margin: m, in logits.
-        ignore_index: Rows with this label take no part.
+        ignore_index: Label of the predictions that are not valid; None if all are.
 
     Returns:
-        ``mean`` and ``max``, in logits, and with a margin ``above_margin``, in percent. NaN, and a
-        largest of 0, of no valid row.
+        ``mean`` and ``max``, in logits, and with a margin ``above_margin``, in percent. Without a
+        valid prediction NaN, and a largest of 0.
     """
     logits = logits.detach().float()
     highest = logits.amax(dim=1, keepdim=True)
-    rows = torch.ones_like(highest[:, 0])
+    weight = torch.ones_like(highest[:, 0])  # 0 of ignored predictions
     if ignore_index is not None and not target.is_floating_point():
-        rows = (target != ignore_index).reshape(rows.shape).to(logits.dtype)
-    count = rows.sum()
+        weight = (target != ignore_index).reshape(weight.shape).to(logits.dtype)
+    count = weight.sum()
     values = {
-        'mean': ((highest[:, 0] - logits.mean(dim=1)) * rows).sum() / count,
-        'max': ((highest[:, 0] - logits.amin(dim=1)) * rows).max(),
+        'mean': ((highest[:, 0] - logits.mean(dim=1)) * weight).sum() / count,
+        'max': ((highest[:, 0] - logits.amin(dim=1)) * weight).max(),
     }
     if margin is not None:
         share = (logits < highest - margin).float().mean(dim=1)
-        values['above_margin'] = 100 * (share * rows).sum() / count
+        values['above_margin'] = 100 * (share * weight).sum() / count
     return values
 
 
@@ -104,13 +106,13 @@ def find_loss(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: If there is none.
     """
-    found = {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, CalibrationLoss) or name.split('.')[-1] in HEADS_LOSSES
-    }
-    if not found:
+    losses = {}
+    for name, module in model.named_modules():
+        if isinstance(module, CalibrationLoss) or name.split('.')[-1] in HEADS_LOSSES:
+            losses[name] = module
+    if not losses:
         raise UserError('LogitDistanceHook found no loss in the model')
-    loss = found[min(found, key=lambda name: 'auxiliary' in name)]
+    main_losses = [loss for name, loss in losses.items() if 'auxiliary' not in name]
+    loss = (main_losses or list(losses.values()))[0]
     # Several losses of one head get the same logits.
     return loss[0] if isinstance(loss, nn.ModuleList) else loss

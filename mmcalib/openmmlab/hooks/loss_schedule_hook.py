@@ -1,4 +1,4 @@
-"""A loss whose parameter changes while it trains."""
+"""The hook that changes a parameter of a loss while it trains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmcalib.losses.calibration_loss import CalibrationLoss
 
 @HOOKS.register_module()
 class LossScheduleHook(Hook):
-    r"""Set a parameter of calibration losses from certain epochs or iterations on.
+    r"""Sets a parameter of calibration losses from certain epochs or iterations on.
 
     The value is a function of the epoch or iteration alone, so a resumed run goes on with the right
     one. It is logged as ``train/<parameter>``. The schedules of the paper's published code for
@@ -23,7 +23,8 @@ class LossScheduleHook(Hook):
     Args:
         parameter: Name of a numeric parameter of the loss, such as ``'margin'``, ``'alpha'`` or
             ``'gamma'``: a key of :attr:`CalibrationLoss.ranges`.
-        values: The value from each epoch on, counted from 0, such as ``{0: 10.0, 20: 8.0}``.
+        values: Values by the epoch from which they hold, counted from 0, such as
+            ``{0: 10.0, 20: 8.0}``.
         by_epoch: Whether the keys of `values` count epochs or iterations.
 
     Raises:
@@ -34,7 +35,8 @@ class LossScheduleHook(Hook):
     def __init__(
         self, parameter: str, *, values: Mapping[int, float], by_epoch: bool = True
     ) -> None:
-        self.parameter, self.by_epoch = parameter, by_epoch
+        self.parameter = parameter
+        self.by_epoch = by_epoch
         self.values = {int(step): value for step, value in values.items()}
         if min(self.values, default=None) != 0:
             raise UserError(
@@ -63,7 +65,9 @@ class LossScheduleHook(Hook):
             self._set(runner, runner.iter)
 
     def _set(self, runner: Runner, step: int) -> None:
-        value = self.values[max(start for start in self.values if start <= step)]
+        """Set the value of an epoch or iteration, and log it."""
+        last_start = max(start for start in self.values if start <= step)
+        value = self.values[last_start]
         for loss in self._losses:
             loss.set_parameters(**{self.parameter: value})
         runner.message_hub.update_scalar(f'train/{self.parameter}', value)

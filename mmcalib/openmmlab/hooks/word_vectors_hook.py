@@ -1,4 +1,4 @@
-"""Before a training: the vectors of the data set's words, in a text model."""
+"""The hook that gives a text model the vectors of its words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mmcalib.errors import UserError
 
 @HOOKS.register_module()
 class WordVectorsHook(Hook):
-    """Give a text model the vectors of its data's words, and refuse weights of other words.
+    """Gives a text model the vectors of its data's words, and refuses weights of other words.
 
     A loaded checkpoint must have been trained with the vocabulary of the data in use
-    (``metainfo['words']``), which is that of the training posts: its ids would else mean other
+    (``metainfo['words']``), which is that of the training posts. Otherwise its ids mean other
     words, and it may have been trained on posts that it is to be tested on.
 
     Raises:
@@ -31,10 +31,14 @@ class WordVectorsHook(Hook):
             getattr(runner.model, 'module', runner.model).backbone.set_words(words)
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
-        trained = (checkpoint.get('meta', {}).get('dataset_meta') or {}).get('words')
+        trained_words = (checkpoint.get('meta', {}).get('dataset_meta') or {}).get('words')
+        if not trained_words:
+            return
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
-            here = loop.dataloader.dataset.metainfo if isinstance(loop, BaseLoop) else {}
-            if trained and here.get('words', trained) != trained:
+            if not isinstance(loop, BaseLoop):  # The runner has not built it.
+                continue
+            words = loop.dataloader.dataset.metainfo.get('words', trained_words)
+            if words != trained_words:
                 raise UserError(
                     'the checkpoint was trained on other posts than those of this data set: use '
                     'the data, protocol, seed and num_words of its training, or posts that it '
