@@ -14,7 +14,7 @@ from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import read_loader
 from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import keep_own
+from mmcalib.predictions.ranks import gather_one_process
 
 
 def evaluate(
@@ -91,7 +91,7 @@ def evaluate(
         protocol=protocol,
         boundary_width=boundary_width,
         interval=interval,
-        gather=keep_own,
+        gather=gather_one_process,
     )
     batches = read_loader(
         model_or_probs,

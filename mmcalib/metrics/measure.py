@@ -15,7 +15,7 @@ from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.ranks import keep_own
+from mmcalib.predictions.ranks import gather_one_process
 
 
 def measure(
@@ -79,7 +79,9 @@ def measure(
     check_integer('num_bins', num_bins)
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
     check_bare_confidences(predictions, metrics)
-    stream = StreamingMetrics(metrics, num_bins=num_bins, interval=interval, gather=keep_own)
+    stream = StreamingMetrics(
+        metrics, num_bins=num_bins, interval=interval, gather=gather_one_process
+    )
     stream.add(predictions)
     return stream.compute(groups)
 

@@ -27,7 +27,7 @@ from mmcalib.predictions.image_predictions import (
 )
 from mmcalib.predictions.labels import check_class_axis, is_one_hot
 from mmcalib.predictions.model_logits import check_logits
-from mmcalib.predictions.ranks import gather_objects, keep_own, rank_and_world_size
+from mmcalib.predictions.ranks import gather_objects, gather_one_process, rank_and_world_size
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
@@ -239,7 +239,7 @@ class StreamingMetrics:
                 self.names,
                 num_bins=self.num_bins,
                 interval=self.interval,
-                gather=keep_own,
+                gather=gather_one_process,
             )
             stream.add(predictions)
             values_by_label.append(stream.compute(groups))

@@ -20,7 +20,7 @@ from mmcalib.openmmlab.samples import read_field, read_logits, sample_name
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.progress import progress
-from mmcalib.predictions.ranks import place_of
+from mmcalib.predictions.ranks import dataset_index
 
 
 @dataclass
@@ -141,7 +141,7 @@ def predictions(
             contexts.enter_context(kept.watching())
         images = predict_all(predict)
         for number, image in enumerate(images):
-            if (place := place_of(number)) < len(loader.dataset):
+            if (place := dataset_index(number)) < len(loader.dataset):
                 options = dict(ignore_index=ignore_index, name=image.name)
                 logits, labels, predicted = read_logits(image.sample, image.logits, **options)
                 places, shown = torch.full((len(labels),), place, device='cpu'), None

@@ -1,4 +1,4 @@
-"""A copy of a model that shares nothing with it, or an error that says what stands against one."""
+"""A copy of a model that shares nothing with it, or an error that names the part without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mmcalib.errors import UserError
 
 IN_PLACE = 'give copy=False, which calibrates the given model itself'
-# Where modules keep what is copied by itself: submodules, and leaf tensors.
+# These attributes of modules have submodules and leaf tensors, which are looked at by themselves.
 REGISTERED = ('_modules', '_parameters')
 
 
@@ -41,7 +41,7 @@ def copy_model(model: nn.Module) -> nn.Module:
 
 
 def detached_tensors(model: nn.Module) -> dict[int, Any]:
-    """Return a memo for ``deepcopy``, which refuses tensors that are results of others."""
+    """Return a memo for ``deepcopy``, which fails for tensors that are computed from others."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         for key, value in vars(module).items():
@@ -84,49 +84,47 @@ def check_no_function_refers_to(model: nn.Module) -> None:
             if key in REGISTERED:
                 continue
             for item in walk(value):
-                if isinstance(item, partial):
-                    item = item.func
-                if isinstance(item, FunctionType) and refers_to(item, parts, seen):
+                function = item.func if isinstance(item, partial) else item
+                if isinstance(function, FunctionType) and refers_to(function, parts, seen):
                     name = 'a hook' if 'hook' in key else key
                     raise_refers(f'{name} of {prefix or "the model"}')
 
 
-def raise_refers(what: str) -> None:
-    """Raise the error for a function that refers to the given model."""
+def raise_refers(function: str) -> None:
+    """Raise the error for a function, described in words, that refers to the given model."""
     raise UserError(
-        f'{what} refers to the given model, so that a copy would run or change it: have it use '
+        f'{function} refers to the given model, so that a copy would run or change it: have it use '
         f'the module that it is called with, or {IN_PLACE}'
     )
 
 
 def refers_to(function: FunctionType, parts: set[int], seen: set[int]) -> bool:
-    """Return whether a function refers to one of some objects, given by their ids.
+    """Return whether a function refers to a part of a model, itself or by another function.
 
     Args:
         function: The function.
-        parts: The ids.
-        seen: The ids of functions that were looked at, to which it is added.
+        parts: The ids of the parts.
+        seen: The ids of the functions that were looked at; this function is added to them.
     """
     if id(function) in seen:
         return False
     seen.add(id(function))
-    for value in referred(function):
+    for value in referred_values(function):
         for item in walk(value, depth=1):
-            if isinstance(item, MethodType):
-                item = item.__self__
-            if isinstance(item, partial):
-                item = item.func
-            if id(item) in parts:
+            target = item.__self__ if isinstance(item, MethodType) else item
+            if isinstance(target, partial):
+                target = target.func
+            if id(target) in parts:
                 return True
-            if isinstance(item, FunctionType) and refers_to(item, parts, seen):
+            if isinstance(target, FunctionType) and refers_to(target, parts, seen):
                 return True
     return False
 
 
-def referred(function: FunctionType) -> Iterator[Any]:
+def referred_values(function: FunctionType) -> Iterator[Any]:
     """Yield the values that a function closes over, its defaults, and globals that it names.
 
-    Of functions among the globals, those of the same file.
+    A global function is yielded if it is of the same file.
     """
     for cell in function.__closure__ or ():
         try:
@@ -137,15 +135,17 @@ def referred(function: FunctionType) -> Iterator[Any]:
     yield from (function.__kwdefaults__ or {}).values()
     for name in global_names(function.__code__):
         value = function.__globals__.get(name)
-        foreign = isinstance(value, FunctionType) and value.__module__ != function.__module__
-        if not foreign:
+        is_foreign = isinstance(value, FunctionType) and value.__module__ != function.__module__
+        if not is_foreign:
             yield value
 
 
 def global_names(code: CodeType) -> set[str]:
     """Return the names of globals in code, and in functions inside of it."""
-    instructions = dis.get_instructions(code)
-    names = {str(each.argval) for each in instructions if each.opname == 'LOAD_GLOBAL'}
+    names = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == 'LOAD_GLOBAL':
+            names.add(str(instruction.argval))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= global_names(constant)
@@ -153,12 +153,14 @@ def global_names(code: CodeType) -> set[str]:
 
 
 def walk(value: Any, depth: int = 3) -> Iterator[Any]:
-    """Yield a value, and what it contains if it is a list or a dict, some storeys deep."""
+    """Yield a value, and the values in it if it is a list or a dict, a few levels deep."""
     yield value
+    if depth == 0:
+        return
     items: Iterable[Any] = ()
-    if isinstance(value, Mapping) and depth:
+    if isinstance(value, Mapping):
         items = list(value.values())
-    elif isinstance(value, (list, tuple, set)) and depth and not isinstance(value, torch.Size):
+    elif isinstance(value, (list, tuple, set)) and not isinstance(value, torch.Size):
         items = value
     for item in items:
         yield from walk(item, depth - 1)

@@ -1,4 +1,4 @@
-"""Computing in full single precision for a while, whatever PyTorch was told to round."""
+"""Computation in full single precision, whatever PyTorch was told to round."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ def full_precision() -> Iterator[None]:
 
     Their 10 or 7 bits would hide whether two layers compute the same.
     """
-    with ExitStack() as after:
-        for holder, name, value in _switches():
-            before = getattr(holder, name)
-            if before != value:  # to write the same again would be more than nothing, to PyTorch
-                setattr(holder, name, value)
-                after.callback(setattr, holder, name, before)
+    with ExitStack() as cleanup:
+        for holder, name, full_value in _switches():
+            value_before = getattr(holder, name)
+            # For PyTorch, writing the same value again would choose one set of switches.
+            if value_before != full_value:
+                setattr(holder, name, full_value)
+                cleanup.callback(setattr, holder, name, value_before)
         yield
 
 
 def _switches() -> list[tuple[Any, str, Any]]:
-    """Return what to set, as (object, attribute, value for full precision).
+    """Return the switches, as (object, attribute, value for full precision).
 
     PyTorch has an older and, since 2.9, a newer set of switches for GPUs. It raises an error where
-    the older ones are read after the newer ones were set, so those are taken that were used.
+    the older ones are read after the newer ones were set, so this returns the set that was used.
     """
-    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    products = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     switches = [(products, 'allow_tf32', False), (cudnn, 'allow_tf32', False)]
     try:
         for holder, name, _ in switches:
             getattr(holder, name)
     except RuntimeError:
-        newer = (products, cudnn.conv, cudnn.rnn)
-        switches = [(operation, 'fp32_precision', 'ieee') for operation in newer]
+        switches = []
+        for operation in (products, cudnn.conv, cudnn.rnn):
+            switches.append((operation, 'fp32_precision', 'ieee'))
     cpu = torch.backends.mkldnn
-    if hasattr(cpu, 'matmul'):  # the CPU has the newer ones alone
-        switches += [(op, 'fp32_precision', 'ieee') for op in (cpu.matmul, cpu.conv, cpu.rnn)]
+    if hasattr(cpu, 'matmul'):  # The CPU has the newer set alone.
+        for operation in (cpu.matmul, cpu.conv, cpu.rnn):
+            switches.append((operation, 'fp32_precision', 'ieee'))
     return switches

@@ -1,4 +1,4 @@
-"""A few batches of a pass over a loader, on which a model can be run again."""
+"""A few batches of a pass over a loader, on which a model can run again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-# A first one and two or three after it, at equal distances.
+# Two or three batches are kept at equal distances, the first one among them.
 NUM_SPREAD = 3
-# Models that choose among experts run other layers in every batch.
+# A model that chooses among experts may run other layers in every batch, so few sets are kept.
 NUM_ROUTES = 4
-# So many logits tell whether a model predicts the same again.
+# Ten thousand logits show whether a model predicts the same again.
 NUM_VALUES = 10_000
 
 
@@ -25,7 +25,8 @@ class KeptBatch:
 
     Attributes:
         batch: The batch as it was before the model ran on it.
-        values: Some logits that the model predicted in the pass, on the CPU; None if unknown.
+        values: Some of the logits that the model predicted in the pass, on the CPU; None if
+            unknown.
     """
 
     batch: Any
@@ -37,7 +38,7 @@ class KeptBatches:
 
     They are the first, some in the middle and the last; those with the highest and the lowest
     logit, which a model may cut off; and the first for each set of layers that ran, since a model
-    may choose its head by the input. A proof on the first batch alone would not see these.
+    may choose its head by the input. A proof on the first batch alone would miss these.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class KeptBatches:
         self._count = 0
         self._highest = float('-inf')
         self._lowest = float('inf')
-        self._ran: set[nn.Module] = set()
+        self._layers_that_ran: set[nn.Module] = set()
 
     def __iter__(self) -> Iterator[KeptBatch]:
         by_index = dict(self._by_role.values())
@@ -54,21 +55,22 @@ class KeptBatches:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Note which layers run in the meantime."""
+        """Note the layers that run in the meantime."""
 
-        def note(module: nn.Module, *_: Any) -> None:
-            if not any(True for _ in module.children()):
-                self._ran.add(module)
+        def note_layer(module: nn.Module, *_: Any) -> None:
+            has_submodules = next(module.children(), None) is not None
+            if not has_submodules:
+                self._layers_that_ran.add(module)
 
-        with register_module_forward_hook(note):
+        with register_module_forward_hook(note_layer):
             yield
 
     def add(self, batch: Any, logits: Sequence[Tensor]) -> None:
-        """Keep a batch if it is one of those.
+        """Keep a batch if it stands for others.
 
         Args:
             batch: The batch; its tensors are copied, since a loader may fill them again.
-            logits: Logits ``(K, *)`` of its images, or all in one.
+            logits: Logits ``(K, *)`` of each image, or one tensor of all.
         """
         kept = KeptBatch(batch, some_values(logits))
         roles: list[Hashable] = []
@@ -82,21 +84,22 @@ class KeptBatches:
         if lowest < self._lowest:
             self._lowest = lowest
             roles.append('lowest')
-        route = frozenset(map(id, self._ran))
-        self._ran.clear()
+        route = frozenset(map(id, self._layers_that_ran))
+        self._layers_that_ran.clear()
         routes = [role for role in self._by_role if isinstance(role, frozenset)]
         if route not in routes and len(routes) < NUM_ROUTES:
             roles.append(route)
-        # The last batch is not copied before it is known to be another one's.
-        self._by_role['last'] = self._count, kept
+        # A loader fills no tensor again after its last batch, so this one needs no copy.
+        self._by_role['last'] = (self._count, kept)
         if roles:
-            copied = self._count, KeptBatch(copy_tensors(batch), kept.values)
-            self._by_role |= dict.fromkeys(roles, copied)
+            copied = KeptBatch(copy_tensors(batch), kept.values)
+            for role in roles:
+                self._by_role[role] = (self._count, copied)
         self._thin_out()
         self._count += 1
 
     def _thin_out(self) -> None:
-        """Drop every other one of those that are spread over the pass, where they are many."""
+        """Drop every second one of the spread batches, if they are many."""
         spread = [role[1] for role in self._by_role if isinstance(role, tuple)]
         if len(spread) > NUM_SPREAD:
             self._stride *= 2
@@ -106,9 +109,9 @@ class KeptBatches:
 
 
 def some_values(logits: Sequence[Tensor]) -> Tensor:
-    """Return some of the logits, at equal distances of all of them, in float64 on the CPU.
+    """Return some of the logits, at equal distances, in float64 on the CPU.
 
-    They are the same whether a batch is one tensor or one of each image.
+    They are the same whether a batch is one tensor or a tensor for each image.
     """
     step = sum(values.numel() for values in logits) // NUM_VALUES + 1
     parts = []
@@ -120,7 +123,7 @@ def some_values(logits: Sequence[Tensor]) -> Tensor:
 
 
 def copy_tensors(batch: Any) -> Any:
-    """Return a batch with copies of its tensors; what else there is stays the same."""
+    """Return a batch with copies of its tensors, and all other objects as they are."""
     if torch.is_tensor(batch):
         return batch.clone()
     if isinstance(batch, Mapping):

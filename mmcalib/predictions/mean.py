@@ -7,22 +7,28 @@ from torch import Tensor
 
 
 class PredictionMean:
-    r"""Takes in the probabilities of one image prediction by prediction, and keeps only sums.
+    r"""A mean of the probabilities of one image, to which predictions are added one by one.
+
+    It keeps sums, and not the predictions.
 
     .. math::
 
         \bar p = \frac1N \sum_i p_i, \quad I = H(\bar p) - \frac1N \sum_i H(p_i)
 
     The mutual information I, in nats, is 0 where all predictions are alike and :math:`\log N` where
-    each is sure of another class. Source: Houlsby et al., Bayesian Active Learning, 2011.
+    each is sure of another class.
+
+    Source: Houlsby et al., Bayesian Active Learning, 2011.
 
     Args:
-        disagreement: Whether I and the predicted classes are wanted.
-        threshold: Above which probability a binary head predicts its class.
+        disagreement: Whether I and the predicted classes are required.
+        threshold: The probability above which a binary head predicts its class. A softmax head has
+            none.
 
     Attributes:
         count: N.
-        mean: ``(K, …)``, or ``(1, …)`` of a binary head's probability of class 1.
+        mean: ``(K, …)`` mean probabilities; for a binary head ``(1, …)``, those of class 1. None
+            before the first prediction.
     """
 
     def __init__(self, *, disagreement: bool = False, threshold: float = 0.5) -> None:
@@ -34,10 +40,10 @@ class PredictionMean:
         self._entropies: Tensor | float = 0.0
 
     def add(self, probs: Tensor) -> None:
-        """Take in a prediction.
+        """Take in the probabilities ``(K, …)`` of a prediction.
 
         Raises:
-            ValueError: If it has another shape than the first.
+            ValueError: If they have another shape than the first.
         """
         self.count += 1
         if self.mean is None:
@@ -47,25 +53,26 @@ class PredictionMean:
                 f'got probabilities of shape {tuple(probs.shape)}, earlier ones have '
                 f'{tuple(self.mean.shape)}'
             )
-        # So the mean of equal values is that value, and no difference of large sums is taken.
+        # This way the mean of equal values is exactly that value.
         self.mean.add_(probs - self.mean, alpha=1 / self.count)
         if self._disagreement:
             self._entropies = self._entropies + _entropy(probs)
-            several = len(probs) > 1  # of whose heads the threshold is None
-            single = probs.argmax(dim=0) if several else probs[0] > self._threshold
-            self._predictions.append(single.short())
+            predicted = probs.argmax(dim=0) if len(probs) > 1 else probs[0] > self._threshold
+            self._predictions.append(predicted.short())
 
     @property
     def mutual_information(self) -> Tensor:
-        """I, of the shape of a class's probabilities."""
+        """The mutual information I, ``(…)``."""
         return (_entropy(self.mean) - self._entropies / self.count).clamp(min=0)
 
     @property
     def predictions(self) -> Tensor:
-        """The class that each prediction gives, ``(N, …)`` int16."""
+        """The predicted class of each prediction, ``(N, …)`` int16."""
         return torch.stack(self._predictions)
 
 
 def _entropy(probs: Tensor) -> Tensor:
     entropy = torch.special.entr(probs).sum(dim=0)
-    return entropy if len(probs) > 1 else entropy + torch.special.entr(1 - probs).sum(dim=0)
+    if len(probs) > 1:
+        return entropy
+    return entropy + torch.special.entr(1 - probs).sum(dim=0)

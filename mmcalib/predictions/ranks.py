@@ -1,4 +1,4 @@
-"""What the processes of a run share: which images they read, and their results."""
+"""Processes of a run: the images that each one reads, and the exchange of their results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ def rank_and_world_size() -> tuple[int, int]:
     return 0, 1
 
 
-def place_of(number: int) -> int:
-    """Return the place in the data set of the number-th image that this process reads.
+def dataset_index(position: int) -> int:
+    """Return the index in the dataset of an image that this process reads.
 
-    Samplers hand the images out in turn. A place beyond the data set is that of an image which
-    fills up a process' share, and is not to be counted.
+    Samplers hand the images out in turn. An index beyond the dataset is that of a repeated image,
+    which fills up a process' share and must not be counted.
+
+    Args:
+        position: The position of the image among those of this process, from 0 on.
     """
     rank, world_size = rank_and_world_size()
-    return number * world_size + rank
+    return position * world_size + rank
 
 
 def gather_objects(value: Any) -> list:
@@ -34,6 +37,6 @@ def gather_objects(value: Any) -> list:
     return values
 
 
-def keep_own(value: Any) -> list:
+def gather_one_process(value: Any) -> list:
     """Return the value of this process alone, for what each process measures by itself."""
     return [value]

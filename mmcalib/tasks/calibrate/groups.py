@@ -11,7 +11,7 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.same_data import sample_ids
 from mmcalib.predictions.groups import group_numbers
-from mmcalib.predictions.ranks import place_of
+from mmcalib.predictions.ranks import dataset_index
 from mmcalib.tensors import unchanged_randomness
 
 
@@ -52,7 +52,7 @@ def check_places(loader: Iterable, split: str) -> None:
     size = len(loader.dataset)
     with unchanged_randomness():
         for number, index in enumerate(islice(loader.sampler, size)):
-            place = place_of(number)
+            place = dataset_index(number)
             if place < size and index != place:
                 raise UserError(
                     f'{split}_dataloader.sampler reads image {index} of the data at place {place}, '

@@ -28,7 +28,7 @@ from mmcalib.metrics.risk_threshold import (
 )
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_number
-from mmcalib.predictions.objects import RIGHT, Objects
+from mmcalib.predictions.objects import RIGHT_IOU, Objects
 from mmcalib.tasks.predict.validation import TEST_AGAIN
 
 if TYPE_CHECKING:
@@ -302,5 +302,5 @@ def _calibrated_objects(rows: Tensor | None) -> tuple | None:
         return None
     scores, ious = rows[:, 4:6].numpy().T
     return tuple(
-        IsotonicRegression(out_of_bounds='clip').fit(scores, y) for y in (ious > RIGHT, ious)
+        IsotonicRegression(out_of_bounds='clip').fit(scores, y) for y in (ious > RIGHT_IOU, ious)
     )
