@@ -13,53 +13,63 @@ from pathlib import Path
 
 from mmcalib.errors import UserError
 
-# Of a test, and of a test on the validation split.
+# The record of a test on the test split, and of one on the validation split.
 RESULTS = 'results.json'
 VALIDATION_RESULTS = 'results_val.json'
-# The tables that reliability diagrams are drawn from, and the images of confidence maps.
+# The tables of reliability diagrams, and the images of confidence maps.
 STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
-# Of a sweep over a parameter of the loss.
+# The record of a sweep over a parameter of the loss.
 SWEEP = 'sweep.json'
-# What numpy raises for tables and maps that are cut off, overwritten, or of another kind.
-BROKEN_FILE = (AttributeError, EOFError, KeyError, TypeError, ValueError)
-BROKEN_FILE += (zipfile.BadZipFile, zlib.error)
+# Errors of numpy for tables and maps that are cut off, overwritten, or of another kind.
+BROKEN_FILE = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 # Bytes that a disk must have left: a config, a log and results need about half of it.
-ROOM = 2**16
+LEAST_FREE_BYTES = 2**16
 
 
-def of_split(file: str, split: str) -> str:
+def file_name_for_split(name: str, split: str) -> str:
     """Return ``calibration_val.npz`` for ``calibration.npz`` and the split ``'val'``."""
-    path = Path(file)
-    return f'{path.stem}_val{path.suffix}' if split == 'val' else file
+    if split != 'val':
+        return name
+    path = Path(name)
+    return f'{path.stem}_val{path.suffix}'
 
 
 def experiment_name(config_path: str) -> str:
     """Return ``mbls/digits`` for ``configs/mbls/digits.py``, the bare name outside of a `configs`.
 
-    The folder is kept since the same experiment has the same file name under every loss.
+    The folder is kept, since the same experiment has the same file name under every loss.
     """
     path = Path(config_path).resolve().with_suffix('')
-    parts = path.parts
-    if 'configs' in parts[:-1]:
-        last = len(parts) - 1 - parts[::-1].index('configs')
-        return '/'.join(parts[last + 1 :])
+    for folder in path.parents:
+        if folder.name == 'configs':
+            return path.relative_to(folder).as_posix()
     return path.name
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise a UserError that names the file if it cannot be written, before a run of hours.
+    """Raise a UserError that names the file if it cannot be written, as on a full disk.
 
-    So it is on a full disk. Its folder may be missing; none is made yet.
+    It prevents the loss of hours: a run asks before it begins. The folder of the file may be
+    missing, and is not made.
     """
     path = Path(path)
     if os.path.isdir(path):
         raise UserError(f'{path} is a folder: name a file')
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        options = dict(dir=folder, prefix=f'.{path.stem}.', suffix=path.suffix)
-        with tempfile.NamedTemporaryFile(**options) as file:
-            file.write(bytes(ROOM))
+        with tempfile.NamedTemporaryFile(
+            dir=folder, prefix=f'.{path.stem}.', suffix=path.suffix
+        ) as file:
+            file.write(bytes(LEAST_FREE_BYTES))
     except OSError as error:
         raise UserError(f'{path} cannot be written: {error.strerror} ({folder})') from error
 
@@ -68,12 +78,12 @@ def check_writable(path: str | Path) -> None:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """Give the path of a temporary file that becomes `path` when the block ends without an error.
 
-    So a file is there as a whole, old or new, whenever a process is killed. Its folder is made. An
-    OSError, as of a full disk, names the file.
+    It prevents lost data: whenever a process is killed, the file is whole, old or new. The folder
+    is made. An OSError, as of a full disk, names the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # With the suffix of the file, since some writers add theirs where it lacks.
+    # The temporary file has the suffix too, since some writers would add theirs.
     temporary = path.with_name(f'.{path.stem}.{secrets.token_hex(8)}{path.suffix}')
     try:
         # In a shared folder, another user may have put a link under a name that can be guessed.

@@ -1,8 +1,9 @@
-"""Names and defaults that helps list and reports abbreviate, without an import of torch."""
+"""Names that helps list and reports abbreviate, and defaults; torch is not imported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from mmcalib.options import check_choice
 
@@ -15,37 +16,37 @@ NUM_SAMPLES = 200_000
 PROTOCOLS = ('boundary', 'foreground', 'image', 'paper', 'pooled')
 ROBUSTNESS_FIGURES = ('boxes', 'lines')
 LITE_VARIANTS = (0, 1, 2)
-# Of the shipped configs.
+# Evaluations of the shipped configs.
 EVALUATIONS = ('paper', 'regions', 'mmseg', 'unseen')
-GROUPS = {
+CORRUPTION_GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
     'blur': ('defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur'),
     'weather': ('snow', 'frost', 'fog', 'brightness'),
     'digital': ('contrast', 'elastic_transform', 'pixelate', 'jpeg_compression'),
-    # To choose by; the other four groups are the benchmark.
+    # These serve to choose a method; the other four groups are the benchmark.
     'holdout': ('speckle_noise', 'gaussian_blur', 'spatter', 'saturate'),
 }
-CORRUPTIONS = tuple(name for names in GROUPS.values() for name in names)
-BENCHMARK = tuple(name for name in CORRUPTIONS if name not in GROUPS['holdout'])
+CORRUPTIONS = tuple(chain(*CORRUPTION_GROUPS.values()))
+BENCHMARK = tuple(name for name in CORRUPTIONS if name not in CORRUPTION_GROUPS['holdout'])
 SEVERITIES = (1, 2, 3, 4, 5)
-# What may stand for several of them.
-SETS = {'benchmark': BENCHMARK, 'all': CORRUPTIONS, **GROUPS}
+# A name of a set stands for several corruptions.
+CORRUPTION_SETS = {'benchmark': BENCHMARK, 'all': CORRUPTIONS, **CORRUPTION_GROUPS}
 
 
-def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the corruptions that names of corruptions or of sets of them stand for, each once.
+def select_corruptions(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the corruptions that have some names, or are in sets with these names, each once.
 
     Raises:
         ValueError: If a name is unknown.
     """
-    found = set()
+    selected = set()
     for name in names:
-        check_choice('corruption', name, (*SETS, *CORRUPTIONS))
-        found |= {*SETS.get(name, (name,))}
-    return tuple(name for name in CORRUPTIONS if name in found)
+        check_choice('corruption', name, (*CORRUPTION_SETS, *CORRUPTIONS))
+        selected.update(CORRUPTION_SETS.get(name, (name,)))
+    return tuple(name for name in CORRUPTIONS if name in selected)
 
 
-# In the paper's order.
+# Abbreviations of the losses, in the paper's order.
 SHORT_NAMES = {
     'CrossEntropyLoss': 'CE',
     'ConfidencePenaltyLoss': 'ECP',

@@ -15,17 +15,19 @@ def check_integer(name: str, value: int, *, least: float = 1) -> int:
         TypeError: If it is no integer; a boolean is none.
         ValueError: If it is below `least`.
     """
-    least_of_all = f' of at least {least}' * (least > -float('inf'))
-    wanted = f'{name} must be an integer{least_of_all}, got {value!r}'
+    requirement = 'an integer'
+    if least > -float('inf'):
+        requirement = f'an integer of at least {least}'
+    message = f'{name} must be {requirement}, got {value!r}'
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(wanted)
+        raise TypeError(message)
     if value < least:
-        raise UserError(wanted)
+        raise UserError(message)
     return value
 
 
 def check_ignore_index(value: int) -> int:
-    """Return the label of what to leave out, an integer such as 255 or -1."""
+    """Return the label of ignored predictions, an integer such as 255 or -1."""
     return check_integer('ignore_index', value, least=-float('inf'))
 
 
@@ -41,31 +43,31 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f'{name} must be a number, got {value!r}')
     if not (least <= value <= most and abs(value) < float('inf')):
-        wanted = f'in [{least:g}, {most:g}]'
+        requirement = f'in [{least:g}, {most:g}]'
         if most == float('inf'):
-            wanted = f'a finite number of at least {least:g}'
-        raise UserError(f'{name} must be {wanted}, got {value!r}')
+            requirement = f'a finite number of at least {least:g}'
+        raise UserError(f'{name} must be {requirement}, got {value!r}')
     return value
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """Return an option that has a few possible values, or raise a ValueError that names them."""
     if value not in choices:
-        near = suggestion(str(value), choices)
-        raise UserError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
+        hint = suggestion(str(value), choices)
+        raise UserError(f'{name} must be one of {tuple(choices)}, got {value!r}{hint}')
     return value
 
 
 def check_choices(name: str, values: str | Collection[str], choices: Collection[str]) -> tuple:
     """Return an option that is one or more of a few values, each once, as a tuple."""
-    values = (values,) if isinstance(values, str) else tuple(dict.fromkeys(values))
-    if not values:
+    names = [values] if isinstance(values, str) else list(dict.fromkeys(values))
+    if not names:
         raise UserError(f'{name} must be some of {tuple(choices)}, got none')
-    return tuple(check_choice(name, value, choices) for value in values)
+    return tuple(check_choice(name, value, choices) for value in names)
 
 
 def check_share(name: str, value: float) -> float:
-    """Return an option that is a number between 0 and 1, neither of them."""
+    """Return an option that is a number between 0 and 1, both excluded."""
     if not 0 < check_number(name, value, most=1) < 1:
         raise UserError(f'{name} must be a share between 0 and 1, got {value!r}')
     return value

@@ -1,20 +1,18 @@
-"""Names that users choose, of classes, files and runs, as texts in a line of their own."""
+"""Names that users choose, of classes, files and runs, as part of a line of text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# What ends a line or is no text, and yet may be in a name.
+# A name may have characters that end a line or cannot be encoded.
 UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
-
-
-# Of classes that a sentence lists.
+# A sentence lists so many classes.
 MOST_NAMES = 5
 
 
 def printable(text: str) -> str:
-    r"""Return a text in one line: what cannot be printed, such as a new line, is escaped as \n."""
+    r"""Return a text in one line: a character that cannot be printed is escaped, as in \n."""
     return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 

@@ -45,7 +45,6 @@ UNTRAINED = f'test.py {CE} a.pth --work-dir w'
 REFUSED = {
     f'train.py {CE} --wrok-dir w': '--wrok-dir w; did you mean --work-dir?',
     f'train.py {CE} --zzz': 'unrecognized arguments: --zzz',
-    f'test.py {CE} a.pth --wait-time 3': '--wait-time is gone since 0.3.0: leave it out',
     f'calibrate.py {CE} a.pth --out b --method temprature': 'did you mean temperature?',
     'visualize.py reliabilty w --out a.png': 'did you mean reliability?',
     'train.py nowhere.txt': "there is no config 'nowhere.txt' in ",
@@ -59,7 +58,6 @@ REFUSED = {
     f'train.py {VOC}': 'VOCtrainval_11-May-2012.tar',
     f'train.py {CIFAR10}': 'cifar-10-python.tar.gz',
     f'train.py {TYPE}.head.loss.type=SoftmaxFocalLos': 'mean SoftmaxFocalLoss? A class of your own',
-    f'train.py {TYPE}.head.loss.type=CPCLoss': 'CPCLoss is gone since 0.3.0: use MarginLabel',
     f'train.py {TYPE}.backbone.type=ResNet_CIFARR': 'did you mean ResNet_CIFAR?',
     f'train.py {CE} --amp': '--amp needs a CUDA device',
     f'train.py {CE} --limit 0': '--limit must be',

@@ -13,12 +13,12 @@ from mmcalib.cli.arguments import (
     add_split_argument,
 )
 from mmcalib.cli.parser import ToolParser
-from mmcalib.names import GROUPS, SEVERITIES
+from mmcalib.names import CORRUPTION_GROUPS, SEVERITIES
 
 
 def corruption_help() -> str:
     """Return the sets of corruptions with their members."""
-    groups = '; '.join(f'{name} ({", ".join(them)})' for name, them in GROUPS.items())
+    groups = '; '.join(f'{name} ({", ".join(them)})' for name, them in CORRUPTION_GROUPS.items())
     return (
         f'corruptions or sets of them: {groups}; benchmark, all sets but holdout; all; or None for '
         'the data of --data alone (default: benchmark)'

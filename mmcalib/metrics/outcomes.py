@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.errors import UserError
 from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
-from mmcalib.tensors import at_least_single, check_explained, smallest_probability
+from mmcalib.tensors import at_least_single, check_finite, smallest_probability
 
 # Inverse temperatures β; the temperature is from 16 to 1/16.
 BETAS = tuple(2 ** (power / 4) for power in range(-16, 17))
@@ -103,11 +104,34 @@ def compute_outcomes(
             parts.append(outcomes)
     joined = [concatenate_outcomes(parts) for parts in parts_by_mask]
     if are_logits and not all(outcomes.nll.sum().isfinite() for outcomes in joined):
-        check_explained(columns, predicted, predictions.name)
+        check_predicted(columns, predicted, predictions.name)
     outcomes = joined[0]
     if 'ignored_conf' in required:
         outcomes = outcomes._replace(ignored_conf=joined[1].conf)
     return outcomes
+
+
+def check_predicted(logits: Tensor, predicted: Tensor, name: str) -> None:
+    """Raise a UserError for logits ``(K, *)`` that are not finite, or not of these predictions.
+
+    It prevents a wrong number: the logits of another prediction have another calibration.
+
+    Args:
+        logits: ``(K, *)``; for K = 1 the predicted classes are not checked.
+        predicted: ``(*)`` predicted classes.
+        name: Name of the image in the error.
+    """
+    check_finite(logits, f'seg_logits of {name}')
+    if len(logits) == 1:
+        return
+    is_lower = logits.gather(0, predicted[None])[0] < logits.amax(dim=0)
+    num_lower = int(is_lower.sum())
+    if num_lower:
+        raise UserError(
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {num_lower} pixels. '
+            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
+            'which are not those of the prediction: test without it'
+        )
 
 
 def outcomes_of_logits(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mmcalib.files import RESULTS
 from mmcalib.metrics.names import AECE, AUGRC, ECE, NLL, QUALITIES, worst_value
-from mmcalib.names import BENCHMARK, CORRUPTIONS, GROUPS
+from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS
 from mmcalib.reports.metric_columns import CLEAN, MEAN, WORST
 from mmcalib.runs.record import Record
 
@@ -85,7 +85,7 @@ def tests_by_group(tests: Sequence[Mapping]) -> dict[str, list[Mapping]]:
     """Return the tests on each group of corruptions, and on all if they are of several groups."""
     corruptions = [test for test in tests if test['kind'] == 'corruption']
     by_group = {}
-    for group, names in GROUPS.items():
+    for group, names in CORRUPTION_GROUPS.items():
         by_group[group] = [test for test in corruptions if test['name'] in names]
     benchmark_groups = [group for group, part in by_group.items() if part and group != 'holdout']
     if len(benchmark_groups) > 1:

@@ -301,7 +301,7 @@ def reason_of(error: Exception) -> str:
         kind, name = kinds[-1], kinds[-1].__name__
         return (
             f'{name} has no option {option[1]}'
-            f'{did_you_mean(option[1], constructor_options(kind), of=name)} '
+            f'{did_you_mean(option[1], constructor_options(kind))} '
             '(if the _base_ has set it, add _delete_=True beside the new type; in a config with '
             'read_base, assign the whole dict: model.head.loss = dict(type=…))'
         )

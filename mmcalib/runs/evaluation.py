@@ -13,7 +13,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmcalib import __version__
-from mmcalib.files import RESULTS, STATISTICS, experiment_name, of_split, whole_file
+from mmcalib.files import RESULTS, STATISTICS, experiment_name, file_name_for_split, whole_file
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
@@ -85,11 +85,11 @@ def run_test(
         date=datetime.now(timezone.utc).isoformat(timespec='microseconds'),
         version=__version__,
     )
-    path = Path(runner.work_dir, of_split(RESULTS, split))
-    for earlier in (path, path.with_name(of_split(STATISTICS, split))):
+    path = Path(runner.work_dir, file_name_for_split(RESULTS, split))
+    for earlier in (path, path.with_name(file_name_for_split(STATISTICS, split))):
         earlier.unlink(missing_ok=True)
     for name, statistics in kept.items():
-        with whole_file(path.with_name(of_split(f'{name}.npz', split))) as temporary:
+        with whole_file(path.with_name(file_name_for_split(f'{name}.npz', split))) as temporary:
             statistics.save(temporary)
     record.write(path)
     statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)

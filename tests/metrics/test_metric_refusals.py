@@ -69,7 +69,6 @@ REFUSED = [
     # Options.
     (CalibrationMetric, dict(num_bins=0), 'num_bins'),
     (CalibrationMetric, dict(metrics=['ECE', 'MCE!']), r"got 'MCE!'.*MCE"),
-    (CalibrationMetric, dict(metrics=['TACE']), 'classwise_adaptive_calibration_error'),
     (CalibrationMetric, dict(metrics=['coverage@risk_5']), "between 0 and 1.*'coverage@risk_5'"),
     (CalibrationMetric, dict(metrics=[]), 'metrics must be some of'),
     (CalibrationMetric, dict(protocol='voc'), "protocol .*'voc'"),
@@ -79,7 +78,7 @@ REFUSED = [
     (CalibrationMetric, dict(ignore_index=True), 'ignore_index'),
     (OODMetric, dict(scores='odin'), 'scores must be one of .*got .odin.'),
     (OODMetric, dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
-    (ImageScoreMetric, dict(scores='variance'), 'variance is gone since 0.3.0: use mutual'),
+    (ImageScoreMetric, dict(scores='soft_dise'), 'did you mean soft_dice'),
     (ImageScoreMetric, dict(failure=50), 'failure must be in'),
     (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
     # Samples: a field, and what becomes of it.

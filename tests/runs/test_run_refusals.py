@@ -44,7 +44,7 @@ TRAINING = {
     LOSS.format('SVLSLoss', ''): r'SVLSLoss .*maps \(N, K, H, W\)',
     LOSS.format('CALSLoss', 'num_classes=10'): r"learns nothing .*\[dict\(type='LearnFromV",
     "custom_hooks = [dict(type='LossScheduleHook', parametre='margin')]": 'did you mean parameter',
-    "custom_hooks = [dict(type='LossScheduleHook', factor=2.0)]": 'factor is gone .*: use values=',
+    "custom_hooks = [dict(type='LossScheduleHook', factor=2.0)]": 'no option factor',
     "custom_hooks = [dict(type='LossScheduleHook', parameter='margin', values={0: -1.0})]": (
         'error: margin must be'
     ),

@@ -28,7 +28,14 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.commands.sweep.jobs import run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.errors import UserError, suggestion
-from mmcalib.files import RESULTS, STATISTICS, SWEEP, experiment_name, of_split, whole_file
+from mmcalib.files import (
+    RESULTS,
+    STATISTICS,
+    SWEEP,
+    experiment_name,
+    file_name_for_split,
+    whole_file,
+)
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.names import ECE, INTERVAL, PREFIX, metric_heading
@@ -167,7 +174,7 @@ def trainings_in(
 ) -> dict[Path, Value]:
     """Return the value of each training by its work dir; those of earlier calls take part."""
     values, seeds = list(values), list(seeds)
-    for path in folder.glob(f'{parameter}=*/**/{of_split(RESULTS, "val")}'):
+    for path in folder.glob(f'{parameter}=*/**/{file_name_for_split(RESULTS, "val")}'):
         value, *seed = path.parent.relative_to(folder).parts
         values.append(value_of(value.partition('=')[2]))
         seeds += [int(each.removeprefix('seed')) for each in seed]
@@ -358,7 +365,7 @@ def value_text(value: Value) -> str:
 
 def read(mine: Path, split: str) -> Record | None:
     """Return what a training was found to be on a split, None before it is."""
-    file = mine / of_split(RESULTS, split)
+    file = mine / file_name_for_split(RESULTS, split)
     return Record.read(file) if file.is_file() else None
 
 
@@ -366,7 +373,7 @@ def metrics_in(mine: Path, split: str) -> list[dict]:
     """Return the metrics of a training, with the interval of its ECE over images, if any."""
     if not (record := read(mine, split)):
         return []
-    path, metrics = mine / of_split(STATISTICS, split), record.metrics
+    path, metrics = mine / file_name_for_split(STATISTICS, split), record.metrics
     if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
         kept = CalibrationStatistics.load(path)
         if PROTOCOLS[kept.protocol].images_per_unit is None:  # else it is a mean of several
@@ -429,7 +436,7 @@ def mark_noise(rows: Sequence[dict], trainings: Mapping[Path, Value]) -> dict:
 
 def image_bins(mine: Path) -> Tensor | None:
     """Return the bins of each validation image of a training, None if its ECE is not of these."""
-    path = mine / of_split(STATISTICS, 'val')
+    path = mine / file_name_for_split(STATISTICS, 'val')
     if not path.is_file():
         return None
     kept = CalibrationStatistics.load(path)

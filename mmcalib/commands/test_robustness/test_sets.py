@@ -15,7 +15,7 @@ from mmengine.logging import print_log
 
 from mmcalib.commands.test_robustness.corruption_places import Place, corrupted, places_in, stored
 from mmcalib.errors import UserError
-from mmcalib.names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
+from mmcalib.names import CORRUPTION_SETS, CORRUPTIONS, SEVERITIES, select_corruptions
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
     check_size,
@@ -28,7 +28,7 @@ from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.model import NORMALISATION, model_of
 
 # Names in tables, beside those of corruptions.
-RESERVED = (*SHIFT_COLUMNS, 'overall', *SETS)
+RESERVED = (*SHIFT_COLUMNS, 'overall', *CORRUPTION_SETS)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def plan_shifts(cfg: Config, args: argparse.Namespace) -> list[Shift]:
     Raises:
         UserError: If an option is unknown, or the images cannot be corrupted.
     """
-    names = () if args.corruptions == ['None'] else corruptions_of(args.corruptions)
+    names = () if args.corruptions == ['None'] else select_corruptions(args.corruptions)
     for severity in args.severities:
         if check_integer('--severities', severity, least=0) > SEVERITIES[-1]:
             raise UserError(f'--severities are from 0 to {SEVERITIES[-1]}, got {severity}')

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.files import MAPS, of_split
+from mmcalib.files import MAPS, file_name_for_split
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.openmmlab.ensembles.batch_views import upright_view
 from mmcalib.openmmlab.hooks.drawing_hook import DrawingHook
@@ -177,7 +177,7 @@ class ConfidenceMapHook(DrawingHook):
         meta = runner.test_dataloader.dataset.metainfo
         classes = list(meta['classes'])
         palette = meta.get('palette')
-        file = of_split(MAPS, tested_split(runner))
+        file = file_name_for_split(MAPS, tested_split(runner))
         ConfidenceMaps(views, worst, classes, palette).save(Path(runner.work_dir, file))
         for view in views:
             maps = ConfidenceMaps([view], [], classes, palette)

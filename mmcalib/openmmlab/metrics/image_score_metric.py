@@ -23,12 +23,12 @@ from mmcalib.metrics.image_scores import (
     image_risks,
     pairwise_dice,
 )
+from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
 from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
 from mmcalib.options import check_choice, check_choices, check_number
 from mmcalib.predictions.image_predictions import IGNORED, class_columns
-from mmcalib.tensors import check_explained
 
 
 @METRICS.register_module()
@@ -109,7 +109,7 @@ class ImageScoreMetric(ListMetric):
         (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
         background = None
         if predictions.are_maps:
-            check_explained(predictions.scores[0], predictions.predicted[0], name)
+            check_predicted(predictions.scores[0], predictions.predicted[0], name)
             background = self.background
             if background is None:
                 background = self.dataset_background

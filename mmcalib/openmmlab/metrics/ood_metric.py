@@ -21,6 +21,7 @@ from mmcalib.metrics.ood_scores import (
     scores_of_logits,
     scores_of_probabilities,
 )
+from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import (
@@ -31,7 +32,7 @@ from mmcalib.openmmlab.samples import (
 )
 from mmcalib.options import check_choices
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
-from mmcalib.tensors import at_least_single, check_explained
+from mmcalib.tensors import at_least_single
 
 
 @METRICS.register_module()
@@ -141,7 +142,7 @@ class OODMetric(ListMetric):
             [sample], [name], ignore_index=self.ignore_index, ood_index=ood_index
         )
         if predictions.are_maps:
-            check_explained(predictions.scores[0], predictions.predicted[0], name)
+            check_predicted(predictions.scores[0], predictions.predicted[0], name)
             return predictions
         logits = read_field(sample, 'logits')
         return predictions if logits is None else with_logits(predictions, logits[None])

@@ -10,13 +10,13 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from mmcalib.errors import UserError
-from mmcalib.names import CORRUPTIONS, GROUPS, SEVERITIES
+from mmcalib.names import CORRUPTION_GROUPS, CORRUPTIONS, SEVERITIES
 from mmcalib.options import check_choice, check_integer
 from mmcalib.tensors import unchanged_randomness
 
 FLIPS = {'bgr': -1, 'rgb': 1}  # of channels, for the RGB that corruptions take
 # What is done to each pixel by itself; the others reach around it.
-OF_PIXELS = (*GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
+OF_PIXELS = (*CORRUPTION_GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
 LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
 # They take their random numbers from generators of their own.
 SEEDED = ('impulse_noise', 'glass_blur')

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmcalib.errors import UserError
-from mmcalib.files import RESULTS, STATISTICS, of_split
+from mmcalib.files import RESULTS, STATISTICS, file_name_for_split
 from mmcalib.runs.model import refuse_other_model
 from mmcalib.runs.record import Record
 
@@ -29,11 +29,12 @@ def statistics_of(path: str | Path, model: Mapping) -> Path:
             run.
     """
     path = Path(path)
-    places = (path / of_split(STATISTICS, 'val'), path / STATISTICS)
+    places = (path / file_name_for_split(STATISTICS, 'val'), path / STATISTICS)
     file = path if path.is_file() else next(filter(Path.is_file, places), None)
     if file is None:
         raise UserError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
-    results = file.with_name(of_split(RESULTS, 'val' if file.stem.endswith('_val') else 'test'))
+    split = 'val' if file.stem.endswith('_val') else 'test'
+    results = file.with_name(file_name_for_split(RESULTS, split))
     try:
         record = Record.read(results)
     except (FileNotFoundError, ValueError) as error:

@@ -9,7 +9,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from shifted import needs_extra
 
-from mmcalib.names import BENCHMARK, CORRUPTIONS, GROUPS, corruptions_of
+from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS, select_corruptions
 from mmcalib.openmmlab.transforms import Corrupt, LabelUntrainedClasses
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
@@ -31,11 +31,12 @@ def corrupted(corruption, severity=3, image=PHOTO, **options):
 
 
 def test_the_groups_hold_the_published_fifteen_and_four():
-    assert len(BENCHMARK) == 15 and len(GROUPS['holdout']) == 4
-    assert corruptions_of(['benchmark', 'holdout']) == corruptions_of(['all']) == CORRUPTIONS
-    assert corruptions_of(['fog', 'noise', 'fog']) == (*GROUPS['noise'], 'fog')
+    assert len(BENCHMARK) == 15 and len(CORRUPTION_GROUPS['holdout']) == 4
+    assert select_corruptions(['benchmark', 'holdout']) == CORRUPTIONS
+    assert select_corruptions(['all']) == CORRUPTIONS
+    assert select_corruptions(['fog', 'noise', 'fog']) == (*CORRUPTION_GROUPS['noise'], 'fog')
     with pytest.raises(ValueError, match=r"corruption must be one of .*'all'.*'fog'.*, got 'rain'"):
-        corruptions_of(['rain'])
+        select_corruptions(['rain'])
 
 
 @needs_extra
