@@ -1,4 +1,4 @@
-"""Every config differs in its loss alone; one per data set and network trains for a step."""
+"""Configs: those of an experiment differ in the loss alone, and one of each trains for a step."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ SIZE = 64
 
 @pytest.fixture(scope='module')
 def tiny_data(tmp_path_factory):
-    """A folder with tiny data where the configs look for the real ones."""
+    """Return a folder with tiny data where the configs look for the real ones."""
     folder = tmp_path_factory.mktemp('tiny')
     write_cifar10(folder / 'data/cifar10')
     for split in ('train', 'test'):
@@ -52,13 +52,13 @@ def _in_the_tiny_data(tiny_data, monkeypatch):
     from mmpretrain.datasets import CIFAR10
 
     monkeypatch.chdir(tiny_data)
-    # It checks md5 sums.
+    # The class compares md5 sums with those of the real files.
     monkeypatch.setattr(CIFAR10, '_check_integrity', lambda self: True)
 
 
 @pytest.fixture
 def _shallow(monkeypatch):
-    """One block per stage for the ResNets, whatever their depth."""
+    """Give the ResNets one block per stage, whatever their depth."""
     from mmpretrain.models import ResNet as ClassifierResNet
     from mmseg.models import ResNet as SegmentorResNet
 
@@ -104,69 +104,74 @@ def build(cfg):
     """Build the model as the Runner does."""
     settings = cfg.model
     if settings.backbone.type.endswith('TIMMBackbone'):
-        pytest.importorskip('timm')  # of the extra `photos`
+        pytest.importorskip('timm')  # It comes with the extra `photos`.
     if 'data_preprocessor' in cfg:
         settings.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
     return revert_sync_batchnorm(MODELS.build(settings))
 
 
-def loss_of(cfg):
-    """The part of a config that its loss is, taken out."""
+def pop_loss(cfg):
+    """Take the loss out of a config and return it."""
     head = cfg.model.get('decode_head') or cfg.model.head
     return head.pop('loss_decode', None) or head.pop('loss')
 
 
-def batch(cfg, key):
+def build_batch(cfg, key):
     """Return two samples of a split, and its metainfo."""
     data = DATASETS.build(cfg[key].dataset)
     samples = [data[0], data[1]]
     return {key: [sample[key] for sample in samples] for key in samples[0]}, data.metainfo
 
 
-def source(info):
+def image_identity(info):
+    """Return the path of an image, or its bytes where it has no file."""
     return info.get('img_path') or info.get('path') or info['img'].tobytes()
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
 @pytest.mark.usefixtures('_shallow')
-def test_an_experiment_trains_and_losses_differ_only_in_the_loss(name):
+def test_experiment_trains_and_differs_in_loss_only(name):
     cfg = load(ROOT / f'configs/ce/{name}.py')
-    evaluator, hook = Evaluator(cfg.val_evaluator), HOOKS.build(cfg.default_hooks.checkpoint)
+    evaluator = Evaluator(cfg.val_evaluator)
+    hook = HOOKS.build(cfg.default_hooks.checkpoint)
     check_selection(SimpleNamespace(cfg=cfg, val_evaluator=evaluator, hooks=[hook]))
-    head, splits = cfg.model.get('decode_head') or cfg.model.head, []
+    head = cfg.model.get('decode_head') or cfg.model.head
+    splits = []
     for key in DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
         assert len(data) > 0 and len(data.metainfo['classes']) == head.num_classes
-        splits.append({source(data.get_data_info(index)) for index in range(len(data))})
+        splits.append({image_identity(data.get_data_info(index)) for index in range(len(data))})
     train, val, test = splits
     assert not train & (val | test)
     assert (val == test) if name in VALIDATED_ON_TEST else not val & test
 
     baseline = load(ROOT / f'configs/ce/{name}.py')
-    loss_of(baseline)
+    pop_loss(baseline)
     for path in (ROOT / 'configs').glob(f'*/{name}*.py'):
         if path.stem.removesuffix('_m0') != name or path.parent.name == 'ce':
             continue
-        mine, expected = load(path), baseline.to_dict()
-        assert MODELS.build(loss_of(mine))
+        actual = load(path)
+        expected = baseline.to_dict()
+        assert MODELS.build(pop_loss(actual))
         if path.parent.name in LEARNING:
-            assert mine.pop('custom_hooks') == [dict(type=LEARNING[path.parent.name])]
-            assert mine.train_cfg.pop('val_interval') == 1
+            assert actual.pop('custom_hooks') == [dict(type=LEARNING[path.parent.name])]
+            assert actual.train_cfg.pop('val_interval') == 1
             expected['train_cfg'].pop('val_interval')
-            assert not same_data(mine.val_dataloader, mine.test_dataloader)
-        assert mine.to_dict() == expected, path
+            assert not same_data(actual.val_dataloader, actual.test_dataloader)
+        assert actual.to_dict() == expected, path
         if path.stem == name and (path.parent.name == 'mbls' or name.startswith('digit')):
-            one_step(path)
+            check_one_step(path)
 
 
-def one_step(path):
+def check_one_step(path):
+    """Train a reduced config for a step, then validate and test it."""
     cfg = load(path)
     reduce(cfg)
     torch.manual_seed(0)
     model = build(cfg)
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
     model.train()
-    data = model.data_preprocessor(batch(cfg, 'train_dataloader')[0], training=True)
+    data = model.data_preprocessor(build_batch(cfg, 'train_dataloader')[0], training=True)
     total, _ = model.parse_losses(model(**data, mode='loss'))
     optimizer.backward(total)
     gradients = [p.grad for p in model.parameters() if p.requires_grad]
@@ -176,7 +181,7 @@ def one_step(path):
     model.eval()
     for key in ('val', 'test'):
         evaluator = Evaluator(cfg[f'{key}_evaluator'])
-        data, evaluator.dataset_meta = batch(cfg, f'{key}_dataloader')
+        data, evaluator.dataset_meta = build_batch(cfg, f'{key}_dataloader')
         evaluator.process(model.test_step(data))
         values = evaluator.evaluate(2)
         assert cfg.default_hooks.checkpoint.save_best in values
@@ -184,7 +189,7 @@ def one_step(path):
 
 
 @pytest.mark.usefixtures('_shallow')
-def test_the_papers_evaluation_of_voc(tmp_path):
+def test_voc_paper_evaluation_measures_photographs_at_longest_side(tmp_path):
     cfg = load(ROOT / 'configs/mbls/deeplabv3_r34_voc.py')
     cfg.work_dir = str(tmp_path)
     use_evaluation(cfg, 'paper')
@@ -193,10 +198,10 @@ def test_the_papers_evaluation_of_voc(tmp_path):
     cfg.model.data_preprocessor.test_cfg.size = (SIZE, SIZE)
     model = build(cfg).eval()
     evaluator = Evaluator(cfg.test_evaluator)
-    data, evaluator.dataset_meta = batch(cfg, 'test_dataloader')
+    data, evaluator.dataset_meta = build_batch(cfg, 'test_dataloader')
     samples = model.test_step(data)
     for sample in samples:
-        assert max(sample.seg_logits.shape) == SIZE  # the longest side, without the padding
+        assert max(sample.seg_logits.shape) == SIZE  # The padding is cut off.
         assert sample.gt_sem_seg.shape == sample.seg_logits.shape
     evaluator.process(samples)
     assert set(evaluator.evaluate(2)) == {'mIoU', 'calibration/ECE', 'calibration/AECE'}
@@ -216,18 +221,19 @@ PAPER = {
 
 
 @pytest.mark.parametrize('folder', PAPER)
-def test_the_paper_has_these_values(folder):
+def test_paper_configs_have_the_papers_values(folder):
     for name in (
         'resnet50_cifar10', 'resnet101_cifar10', 'resnet50_tinyimagenet', 'resnet101_tinyimagenet',
         'resnet101_cub', 'deeplabv3_r34_voc', 'deeplabv3_r50_voc', 'vit_cifar10',
         'vit_tinyimagenet', 'gpool_cnn_20news',
     ):  # fmt: skip
-        values = loss_of(load(ROOT / f'configs/{folder}/{name}.py'))
+        values = pop_loss(load(ROOT / f'configs/{folder}/{name}.py'))
         assert PAPER[folder] == {key: values[key] for key in PAPER[folder]}
         if folder == 'mbls':
             (margin,) = (margin for data, margin in MARGINS.items() if name.endswith(data))
-            without = loss_of(load(ROOT / f'configs/mbls/{name}_m0.py'))
-            assert (values.margin, without.margin, without.alpha) == (margin, 0.0, 0.05)
+            assert values.margin == margin
+            without_margin = pop_loss(load(ROOT / f'configs/mbls/{name}_m0.py'))
+            assert (without_margin.margin, without_margin.alpha) == (0.0, 0.05)
 
 
 def test_newsgroups_config_of_page_splits_by_date(tmp_path):

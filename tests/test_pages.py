@@ -1,6 +1,6 @@
-"""What README and docs print: examples run, configs build, commands parse, catalogues are whole.
+"""README and docs: examples run, configs build, commands parse, and catalogues are complete.
 
-Their links are Sphinx's to check, see .ci/docs.
+Sphinx checks their links, see .ci/docs.
 """
 
 import contextlib
@@ -43,25 +43,30 @@ FENCE = re.compile(r'^( *)```(\w+)\n(.*?)^\1```', re.MULTILINE | re.DOTALL)
 
 
 def blocks(page, *languages):
-    found = FENCE.finditer(TEXTS[page])
-    return [block[3] for block in found if block[2] in (languages or ['python'])]
+    """Return the fenced blocks of a page in these languages, by default those of Python."""
+    languages = languages or ('python',)
+    return [block[3] for block in FENCE.finditer(TEXTS[page]) if block[2] in languages]
 
 
 def is_config(block):
+    """Return whether a block of Python is a config, which mmengine reads, and no program."""
     keys = r'(_base_|model|evaluations|\w+_hooks|\w+_evaluator|\w+_dataloader)'
     return re.search(rf"^({keys} = )?(dict\(|\[|')", block, re.MULTILINE)
 
 
-def test_examples_of_docstrings(tmp_path, monkeypatch):
+def test_docstrings_examples_print_what_they_show(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    attempted = 0
+    num_examples = 0
     for module in pkgutil.walk_packages(mmcalib.__path__, 'mmcalib.'):
-        found = doctest.testmod(importlib.import_module(module.name), extraglobs=dict(torch=torch))
-        assert not found.failed, module.name
-        attempted += found.attempted
-    assert attempted > 30
+        results = doctest.testmod(
+            importlib.import_module(module.name), extraglobs=dict(torch=torch)
+        )
+        assert not results.failed, module.name
+        num_examples += results.attempted
+    assert num_examples > 30
 
 
+# Their blocks that begin with ```python run one after the other; those with ```py are only shown.
 EXECUTED = (
     'concepts/averaging_models', 'concepts/estimators', 'coming_from/netcal',
     'coming_from/scikit_learn', 'coming_from/torch_models', 'coming_from/torchmetrics',
@@ -70,9 +75,10 @@ EXECUTED = (
 
 
 @pytest.mark.parametrize('name', EXECUTED)
-def test_examples_of_a_page_run_one_after_the_other(name, capsys, tmp_path, monkeypatch):
+def test_page_python_blocks_run_one_after_the_other(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page, scope = f'docs/{name}.md', {}
+    page = f'docs/{name}.md'
+    scope = {}
     if torch.__version__ < '2.7' and 'manual_seed' in TEXTS[page]:
         pytest.skip('needs PyTorch 2.7, whose random numbers it prints')
     for block in blocks(page):
@@ -85,65 +91,80 @@ def test_examples_of_a_page_run_one_after_the_other(name, capsys, tmp_path, monk
         assert printed == [*claimed[1].split(', '), claimed[2]]
 
 
-def test_numbers_of_pages_are_those_that_were_measured(tmp_path, monkeypatch, capsys):
-    """If not: python tools/maintenance/quote_results.py."""
-    wrong = tmp_path / 'page.md'
-    text = re.sub(r'(: CE -->.*?)\d+\.\d+ ± \d+\.\d+', r'\g<1>1.00 ± 9.99', TEXTS['README.md'])
-    wrong.write_text(text)
-    for arguments, code in (['--check'], 0), ([wrong, '--check'], 1), ([wrong], 0):
-        with pytest.raises(SystemExit) as end:
-            call_here('maintenance/quote_results.py', *arguments, monkeypatch=monkeypatch)
-        assert end.value.code == code, capsys.readouterr()
-    assert '1.00 ± 9.99' in text and wrong.read_text() == TEXTS['README.md']
+def test_quote_results_check_finds_pages_current(monkeypatch):
+    """If it fails, run ``python tools/maintenance/quote_results.py``."""
+    call_here('maintenance/quote_results.py', '--check', monkeypatch=monkeypatch)
 
 
-# To be written by whoever follows the steps of CONTRIBUTING.md.
-OWN = {'configs/my/digits.py'}
+def test_quote_results_wrong_number_is_refused_and_mended(tmp_path, monkeypatch):
+    page = tmp_path / 'page.md'
+    wrong = re.sub(r'(: CE -->.*?)\d+\.\d+ ± \d+\.\d+', r'\g<1>1.00 ± 9.99', TEXTS['README.md'])
+    assert '1.00 ± 9.99' in wrong
+    page.write_text(wrong)
+    with pytest.raises(SystemExit, match='1'):
+        call_here('maintenance/quote_results.py', page, '--check', monkeypatch=monkeypatch)
+    call_here('maintenance/quote_results.py', page, monkeypatch=monkeypatch)
+    assert page.read_text() == TEXTS['README.md']
+
+
+# Readers who follow the steps of CONTRIBUTING.md write this file.
+READERS_FILES = {'configs/my/digits.py'}
 TOOL = re.compile(
     r'(?:^| |\./)(?:tools/(?P<path>[\w/]+\.(py|sh))|mmcalib (?P<name>[a-z-]+))(?= |$)'
 )
 INLINE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 
 
+def command_lines(page):
+    """Yield each line of a page that may hold commands, and whether these are complete."""
+    for block in blocks(page, 'bash', 'console'):
+        for line in block.replace('\\\n', ' ').splitlines():
+            yield line, True
+    for line in INLINE.findall(TEXTS[page]):
+        yield line, False
+
+
 def commands():
-    """Tool and arguments of each command of ours on a page, and whether it is whole."""
-    for page, text in TEXTS.items():
-        joined = (block.replace('\\\n', ' ') for block in blocks(page, 'bash', 'console'))
-        lines = [(line, True) for block in joined for line in block.splitlines()]
-        for line, whole in (*lines, *((line, False) for line in INLINE.findall(text))):
+    """Yield the tool, the arguments, and whether it is complete, of each command on a page."""
+    for page in TEXTS:
+        for line, complete in command_lines(page):
             for part in re.split(r' && | \|\|? |; | > ', line.partition(' #')[0]):
-                *_, tool = None, *TOOL.finditer(part.removeprefix('$ '))
-                if tool:
+                tools = [*TOOL.finditer(part.removeprefix('$ '))]
+                if tools:
+                    tool = tools[-1]  # A launcher may stand before it.
                     path = tool['path'] or f'{tool["name"].replace("-", "_")}.py'
-                    yield path, shlex.split(tool.string[tool.end() :]), whole
+                    yield path, shlex.split(tool.string[tool.end() :]), complete
 
 
-def parsers_of(parser):
-    """A parser and its subparsers."""
-    commands = (each for each in parser._actions if isinstance(each, _SubParsersAction))
-    return [parser, *(one for each in commands for one in each.choices.values())]
+def with_subparsers(parser):
+    """Return a parser and its subparsers."""
+    parsers = [parser]
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            parsers += action.choices.values()
+    return parsers
 
 
-def check(path, arguments, *, whole):
-    """Parse a command; raise an AssertionError that says what is wrong with it."""
+def check_command(path, arguments, *, complete):
+    """Parse a command, and raise an AssertionError that says what is wrong with it."""
     assert (ROOT / 'tools' / path).is_file(), path
-    if path.startswith('dist_'):  # with the number of processes behind its files
+    if path.startswith('dist_'):  # The number of processes stands behind the files.
         path = path[5:-3] + '.py'
-        place = 1 if path == 'train.py' else 2
-        arguments[place : place + 1] = []
+        num_files = 1 if path == 'train.py' else 2
+        del arguments[num_files : num_files + 1]
     elif path.endswith('.sh'):
         return
-    parser = parser_of(f'tools/{path}')
+    parsers = with_subparsers(parser_of(f'tools/{path}'))
     options = {word.split('=')[0] for word in arguments if re.match('--[a-z]', word)}
-    known = {option for each in parsers_of(parser) for option in each._option_string_actions}
+    known = {option for parser in parsers for option in parser._option_string_actions}
     assert options <= known, (path, options - known)
-    if not whole or re.search(r'[…{$]', ' '.join(arguments)):
+    if not complete or re.search(r'[…{$]', ' '.join(arguments)):
         return
-    for each in parsers_of(parser):
-        each.error = partial(_refuse, path)
+    for parser in parsers:
+        parser.error = partial(_refuse, path)
     with contextlib.suppress(SystemExit):
-        parser.parse_args(arguments)
-    for file in {*arguments} - OWN:
+        parsers[0].parse_args(arguments)
+    for file in {*arguments} - READERS_FILES:
         assert not file.startswith('configs/') or (ROOT / file).exists() or '*' in file, file
 
 
@@ -153,29 +174,36 @@ def _refuse(path, message):
     sys.exit()
 
 
-def test_commands_of_pages_have_their_arguments():
+def test_commands_on_pages_parse():
     tools = set()
-    for path, arguments, whole in commands():
-        if whole or (ROOT / 'tools' / path).is_file():  # a text may begin with the package
-            check(path, arguments, whole=whole)
+    for path, arguments, complete in commands():
+        # A text in a line may begin with the name of the package and be no command.
+        if complete or (ROOT / 'tools' / path).is_file():
+            check_command(path, arguments, complete=complete)
             tools.add(path)
     assert {'train.py', 'test.py', 'calibrate.py', 'report.py', 'dist_train.sh'} <= tools
-    for arguments in ['config.py', '--ressume'], []:
-        with pytest.raises(AssertionError):
-            check('train.py', arguments, whole=True)
 
 
-def test_the_text_of_the_command_lines_is_current():
-    """If not: python docs/_ext/command_lines_text.py. Python versions wrap it in other ways."""
+@pytest.mark.parametrize('arguments', [['config.py', '--ressume'], []])
+def test_check_command_wrong_arguments_raises(arguments):
+    with pytest.raises(AssertionError):
+        check_command('train.py', arguments, complete=True)
+
+
+def test_command_lines_text_has_each_option_and_help():
+    """If it fails, run ``python docs/_ext/command_lines_text.py``.
+
+    White space does not count, because Python versions wrap a help in other ways.
+    """
     text = (ROOT / 'docs/reference/command_lines.txt').read_text('utf-8')
-    told = {part.split()[0]: ''.join(part.split()) for part in text.split('== ')[1:]}
-    for tool, said in told.items():
-        for parser in parsers_of(parser_of(tool)):
+    text_by_tool = {part.split()[0]: ''.join(part.split()) for part in text.split('== ')[1:]}
+    assert len(text_by_tool) == 10
+    for tool, written in text_by_tool.items():
+        for parser in with_subparsers(parser_of(tool)):
             for action in parser._actions:
-                meant = parser._get_formatter()._expand_help(action) if action.help else ''
-                for words in (*action.option_strings, meant):
-                    assert ''.join(words.split()) in said, (tool, words)
-    assert len(told) == 10
+                help_text = parser._get_formatter()._expand_help(action) if action.help else ''
+                for words in (*action.option_strings, help_text):
+                    assert ''.join(words.split()) in written, (tool, words)
 
 
 CONFIGS = [
@@ -188,12 +216,12 @@ SEGMENTATION = re.compile('IoUMetric|Seg|mIoU|confidence_map|EncoderDecoder|Labe
 
 
 @pytest.mark.parametrize('block', CONFIGS)
-def test_a_config_of_a_page_is_built_and_has_a_gradient(block, tmp_path, monkeypatch):
+def test_page_config_builds_and_its_losses_have_gradients(block, tmp_path, monkeypatch):
     torch.manual_seed(0)
     for folder in ('configs', 'docs'):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    own = re.findall(r"'(my_\w+)'", block)  # which another block of the page writes
-    for name in own:
+    modules = re.findall(r"'(my_\w+)'", block)  # Another block of the page writes them.
+    for name in modules:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     if base := re.search(r'read_base\(\):\n    from \.(\w+) import', block):
         load_config(f'mmpretrain::resnet/{base[1]}.py').dump(tmp_path / f'{base[1]}.py')
@@ -205,25 +233,31 @@ def test_a_config_of_a_page_is_built_and_has_a_gradient(block, tmp_path, monkeyp
     init_default_scope(cfg.default_scope)
     if cfg.model.type == 'CalibratedModel':
         MODELS.build({**cfg.model, 'data_preprocessor': None})
-    for key in {'head', 'decode_head', 'auxiliary_head'} & {*cfg.model} if not own else ():
-        head = MODELS.build(cfg.model[key])
-        for loss in head.modules():
-            if isinstance(loss, CalibrationLoss | CombinedLoss):
-                logits = torch.randn(2, head.num_classes, 4, 4, requires_grad=True)
-                loss(logits, torch.randint(head.num_classes, (2, 4, 4))).backward()
-                assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
     for hook in (*(cfg.get('custom_hooks') or ()), cfg.default_hooks.get('checkpoint')):
         HOOKS.build(hook)
     if 'evaluations' in block:
         cfg.work_dir = str(tmp_path)
         use_evaluation(cfg, 'paper')
-    for evaluator in (cfg.val_evaluator, cfg.test_evaluator) if not own else ():
+    if modules:  # Their losses and metrics are not registered here.
+        return
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
         Evaluator(evaluator)
+    for key in {'head', 'decode_head', 'auxiliary_head'} & {*cfg.model}:
+        check_gradients(MODELS.build(cfg.model[key]))
+
+
+def check_gradients(head):
+    """Check that each loss of mmcalib in a head has a finite gradient that is not zero."""
+    for loss in head.modules():
+        if isinstance(loss, CalibrationLoss | CombinedLoss):
+            logits = torch.randn(2, head.num_classes, 4, 4, requires_grad=True)
+            loss(logits, torch.randint(head.num_classes, (2, 4, 4))).backward()
+            assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Write the blocks of a page that begin with the name of a file, in the working directory."""
+def write_files(tmp_path, monkeypatch):
+    """Return a function that writes the blocks of a page which begin with the name of a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -236,44 +270,54 @@ def written(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['own_classifier', 'own_segmentor'])
-def test_a_config_of_ones_own(written, name, monkeypatch):
-    written('docs/howto/own_config.md')
+def test_own_config_page_trains_and_measures(write_files, name, monkeypatch):
+    write_files('docs/howto/own_config.md')
     runpy.run_path('make_data.py')
     call_here('train.py', f'{name}.py', '--limit', 2, monkeypatch=monkeypatch)
     (results,) = Path.cwd().rglob('results.json')
-    assert {'calibration/ECE', 'calibration/AECE'} <= json.loads(results.read_text())[
-        'metrics'
-    ].keys()
+    metrics = json.loads(results.read_text())['metrics']
+    assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
 
 
-def test_a_loss_and_a_metric_of_ones_own(written):
+def test_own_loss_page_loss_equals_formula(write_files):
     page = 'docs/howto/own_loss_or_metric.md'
-    written(page)
+    write_files(page)
     import my_losses
+
+    logits = torch.randn(6, 10, dtype=torch.float64)
+    labels = torch.arange(6)
+    cross_entropy = -logits.log_softmax(dim=1)[range(6), labels]
+    expected = (cross_entropy + 2 * (1 - (-cross_entropy).exp())).mean()
+    assert torch.isclose(my_losses.PolyLoss(epsilon=2.0)(logits, labels), expected)
+    exec(blocks(page)[-1], {})
+
+
+def test_own_metric_page_counts_confident_errors(write_files):
+    write_files('docs/howto/own_loss_or_metric.md')
     import my_metrics
 
-    logits, labels = torch.randn(6, 10, dtype=torch.float64), torch.arange(6)
-    rows = -logits.log_softmax(dim=1)[range(6), labels]
-    loss = my_losses.PolyLoss(epsilon=2.0)(logits, labels)
-    assert torch.isclose(loss, (rows + 2 * (1 - (-rows).exp())).mean())
-    exec(blocks(page)[-1], {})
     scores = torch.tensor([[0.95, 0.05], [0.95, 0.05], [0.6, 0.4], [0.3, 0.7]])
+    labels = torch.tensor([[0], [1], [1], [1]])
+    samples = [
+        dict(pred_score=score, gt_label=label) for score, label in zip(scores, labels, strict=True)
+    ]
     metric = my_metrics.ConfidentErrors(threshold=0.9)
-    metric.process(
-        {}, [dict(pred_score=s, gt_label=torch.tensor([k > 0])) for k, s in enumerate(scores)]
-    )
+    metric.process({}, samples)
     assert metric.evaluate(size=4) == {'confident/errors': 25.0}
 
 
 def sections(page):
-    """What is below each heading of the second level, by the type that it begins with."""
-    _, *parts = re.split(r'^## .+$', TEXTS[f'docs/reference/{page}.md'], flags=re.MULTILINE)
-    found = ((re.match(r'\s*`([\w-]+)` · ', text), text) for text in parts)
-    return {name[1]: text for name, text in found if name}
+    """Return the text below each heading of the second level, by the type that it begins with."""
+    _, *texts = re.split(r'^## .+$', TEXTS[f'docs/reference/{page}.md'], flags=re.MULTILINE)
+    text_by_type = {}
+    for text in texts:
+        if name := re.match(r'\s*`([\w-]+)` · ', text):
+            text_by_type[name[1]] = text
+    return text_by_type
 
 
-def rows_of(page, start):
-    """The cells of the rows of all tables with this start of their heading."""
+def table_rows(page, start):
+    """Return the cells of the rows of all tables whose heading starts so."""
     tables = re.findall(
         rf'^\| {start}.*\n.*\n((?:\|.*\n)+)', TEXTS[f'docs/reference/{page}.md'], re.M
     )
@@ -281,85 +325,101 @@ def rows_of(page, start):
     return [[cell.strip(' |') for cell in re.split(r' \|(?= |$)', line)] for line in lines]
 
 
-def code_of(section):
+def example(section):
+    """Return the first block of Python of a section."""
     return re.search(r'```python\n(.*?)```', section, re.DOTALL)[1]
 
 
-def defaults(function, leave_out=()):
-    own = inspect.signature(function).parameters.values()
-    own = (p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in leave_out)
-    return {p.name: p.default for p in own}
+def defaults(function, excluded=()):
+    """Return the defaults of the named parameters of a function, but for those excluded."""
+    parameters = inspect.signature(function).parameters.values()
+    return {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.kind is not parameter.VAR_KEYWORD and parameter.name not in excluded
+    }
 
 
 LOSSES = {name for name in dir(losses) if name.endswith('Loss')} - {'CalibrationLoss', 'BatchLoss'}
 
 
-def test_the_catalogue_of_losses_is_whole():
-    parts = sections('losses')
-    assert parts.keys() >= LOSSES
-    rows = {row[1].strip('`'): row for row in rows_of('losses', 'loss')}
+def test_losses_page_has_each_loss_with_its_defaults():
+    text_by_type = sections('losses')
+    assert text_by_type.keys() >= LOSSES
+    rows = {row[1].strip('`'): row for row in table_rows('losses', 'loss')}
     assert rows.keys() >= LOSSES
     torch.manual_seed(0)
-    logits, labels = torch.randn(2, 10, 4, 4), torch.randint(10, (2, 4, 4))
+    logits = torch.randn(2, 10, 4, 4)
+    labels = torch.randint(10, (2, 4, 4))
+    common = inspect.signature(CalibrationLoss).parameters
     for name in LOSSES:
         scope = {}
-        exec(code_of(parts[name]), scope)
-        loss, soft = MODELS.build(scope['loss']), rows[name][2] == '✓'
+        exec(example(text_by_type[name]), scope)
         if name != 'CombinedLoss':
-            own = defaults(getattr(losses, name), inspect.signature(CalibrationLoss).parameters)
-            own |= dict(num_classes=10) if 'num_classes' in own else {}
-            assert scope['loss'] == dict(type=name, **own)
+            options = defaults(getattr(losses, name), common)
+            if 'num_classes' in options:
+                options['num_classes'] = 10
+            assert scope['loss'] == dict(type=name, **options)
+        loss = MODELS.build(scope['loss'])
         assert loss(logits, labels).isfinite()
-        try:
-            assert loss(logits, logits.softmax(dim=1)).isfinite() and soft, name
-        except ValueError as error:
-            assert 'not probabilities' in str(error) and not soft, name
-    common = eval(next(block for block in blocks('docs/reference/losses.md')))
-    assert common == defaults(CalibrationLoss, ['loss_name'])
+        if rows[name][2] == '✓':
+            assert loss(logits, logits.softmax(dim=1)).isfinite(), name
+        else:
+            with pytest.raises(ValueError, match='not probabilities'):
+                loss(logits, logits.softmax(dim=1))
+    expected = eval(blocks('docs/reference/losses.md')[0])
+    assert expected == defaults(CalibrationLoss, ['loss_name'])
 
 
-def test_the_catalogue_of_scalings_is_whole(tmp_path, monkeypatch):
+def test_scalings_page_has_each_method_with_its_defaults(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    parts = sections('scalings')
-    assert list(parts) == list(SCALERS)
-    rows = rows_of('scalings', 'method')
+    text_by_method = sections('scalings')
+    assert list(text_by_method) == list(SCALERS)
+    rows = table_rows('scalings', 'method')
     assert [re.search(r'`([\w-]+)`', row[0])[1] for row in rows] == list(SCALERS)
-    for (_, _, keeps, folds, classes, _), kind in zip(rows, SCALERS.values(), strict=True):
-        assert (keeps == '✓') == kind.keeps_argmax, kind
-        assert (folds == '✓') == kind.affine, kind
-        assert (classes == 'two') == (kind.heads == ('sigmoid',)), kind
+    for (_, _, keeps_class, folds, classes, _), scaler in zip(rows, SCALERS.values(), strict=True):
+        assert (keeps_class == '✓') == scaler.keeps_argmax, scaler
+        assert (folds == '✓') == scaler.affine, scaler
+        assert (classes == 'two') == (scaler.heads == ('sigmoid',)), scaler
     scope = {}
     for block in blocks('docs/reference/scalings.md'):
         exec(block, scope)
     assert (tmp_path / 'ets.json').is_file()
-    for name, kind in SCALERS.items():
-        example = code_of(parts[name])
-        assert kind.__name__ in example
-        assert all(f'{key}={value!r}' in example for key, value in defaults(kind).items())
+    for name, scaler in SCALERS.items():
+        code = example(text_by_method[name])
+        assert scaler.__name__ in code
+        for option, default in defaults(scaler).items():
+            assert f'{option}={default!r}' in code
 
 
 BEST = {'less': ['0'], 'greater': ['100', '0.25'], None: ['0', '1', '–']}
 
 
-def test_the_catalogue_of_metrics_is_whole():
-    page, scope = 'docs/reference/metrics.md', {}
+def test_metrics_page_has_each_metric_with_its_value():
+    page = 'docs/reference/metrics.md'
+    scope = {}
     (data,) = (block for block in blocks(page) if 'import numpy' in block)
     exec(data, scope)
-    rows = {row[0].strip('`'): row for row in rows_of('metrics', 'key')}
+    rows = {row[0].strip('`'): row for row in table_rows('metrics', 'key')}
     names = {re.sub(r'_0\.\d+$', '', key) for key in rows}
     assert names == {*definitions.METRICS, *definitions.WITH_LEVEL}
-    for key, (_, _, _, unit, example, extra, _) in rows.items():
-        value = measure(scope['probs'], scope['labels'], key)
-        assert float(example) == pytest.approx(value, abs=0.00051), key
-        measured_in, better = unit_and_better(key)
-        unit, best = unit.split(', ')
-        assert unit.removesuffix(' points') == (measured_in or 'none'), key
+    for key, (_, _, _, unit_and_best, value, extra, _) in rows.items():
+        expected = measure(scope['probs'], scope['labels'], key)
+        assert float(value) == pytest.approx(expected, abs=0.00051), key
+        unit, best = unit_and_best.split(', ')
+        expected_unit, better = unit_and_better(key)
+        assert unit.removesuffix(' points') == (expected_unit or 'none'), key
         assert best in BEST[better], key
         assert (extra == 'interval') == bool(definitions.find_metric(key).bin_formula), key
-    (example,) = (block for block in blocks(page) if block.startswith('dict('))
-    options = defaults(CalibrationMetric) | defaults(BaseMetric)
-    assert eval(example) == dict(type='CalibrationMetric', **options)
-    assert [row[0] for row in rows_of('metrics', '`protocol`')] == [f'`{p!r}`' for p in PROTOCOLS]
-    for name, kind in METRICS.module_dict.items():
-        if 'mmcalib.metrics' in kind.__module__:
+
+
+def test_metrics_page_has_each_option_and_class():
+    page = 'docs/reference/metrics.md'
+    (options,) = (block for block in blocks(page) if block.startswith('dict('))
+    expected = defaults(CalibrationMetric) | defaults(BaseMetric)
+    assert eval(options) == dict(type='CalibrationMetric', **expected)
+    protocols = [row[0] for row in table_rows('metrics', '`protocol`')]
+    assert protocols == [f'`{name!r}`' for name in PROTOCOLS]
+    for name, metric in METRICS.module_dict.items():
+        if 'mmcalib.openmmlab.metrics' in metric.__module__:
             assert re.search(rf"[`']{name}[`']", TEXTS[page]), name
