@@ -39,14 +39,18 @@ class Command(NamedTuple):
 COMMANDS = {
     'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
     'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+    'convert-efficientnet-lite': Command(
+        'mmcalib.cli.convert_efficientnet_lite',
+        'mmcalib.commands.convert_efficientnet_lite',
+        'convert_weights',
+    ),
+    'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
     'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
     'visualize': Command('mmcalib.cli.visualize', 'mmcalib.commands.visualize', 'visualize_runs'),
 }
 # Commands whose parser and body are still in their files of tools/.
 UNMOVED = {
     'calibrate': 'calibrate',
-    'convert-efficientnet-lite': 'convert_efficientnet_lite',
-    'export': 'export',
     'predict': 'predict',
     'robustness': 'test_robustness',
     'sweep': 'sweep',

@@ -1,1 +1,1 @@
-"""A trained model in a file that runs without Python: ONNX."""
+"""The command ``export``: a trained model as an ONNX file."""

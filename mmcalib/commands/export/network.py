@@ -1,4 +1,4 @@
-"""All that a toolbox does between pixels and probabilities, as one module to be exported."""
+"""The steps of a toolbox from pixels to probabilities, as one module to export."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from torch.nn import functional as F
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import has_several_labels, returns_scores
 
-# The option of a data preprocessor that reverses the channels, as the toolboxes' versions call it.
-REVERSES = ('to_rgb', 'channel_conversion', '_channel_conversion')
+# The toolboxes' versions call the option of a data preprocessor that reverses the channels so.
+REVERSING_OPTIONS = ('to_rgb', 'channel_conversion', '_channel_conversion')
 
 
 class PredictingNetwork(nn.Module):
-    """From pixels to the probabilities of a model's predictions, or to their logits.
+    """A network from pixels to the probabilities of a model's predictions, or to their logits.
 
-    The data preprocessor's steps are part of it: it reverses the channels, normalises and pads. So
-    is an attached calibration. A binary head of one channel has two classes here.
+    It includes an attached calibration and the steps of the data preprocessor, which reverses the
+    channels, normalises and pads. A binary head of one channel has two classes here.
 
     Args:
-        model: Of mmpretrain or mmseg, in evaluation.
-        logits: Whether it returns logits; their softmax, or sigmoid where an image has several
-            labels, are the probabilities.
+        model: Model of mmpretrain or mmseg, in evaluation.
+        logits: Whether to return logits; their softmax is the probabilities, or their sigmoid where
+            an image has several labels.
 
     Shape:
         ``(N, C, H, W)`` float32, as the test pipeline returns images → ``(N, K)`` of a classifier,
         ``(N, K, H, W)`` of a segmentor.
 
     Raises:
-        UserError: If the model predicts otherwise: in windows, or by the classes of masks.
+        UserError: If the model predicts in windows, or classifies masks.
     """
 
     def __init__(self, model: nn.Module, *, logits: bool = False) -> None:
@@ -42,54 +42,78 @@ class PredictingNetwork(nn.Module):
         self.several_labels = has_several_labels(model)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        logits = self._segmented(pixels) if self.segments else self._classified(pixels)
+        logits = self._segment(pixels) if self.segments else self._classify(pixels)
         return logits if self.logits else self.probabilities(logits)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probabilities of what the model predicts, of its logits."""
+        """Return the probabilities of logits ``(N, K, …)``."""
         return logits.sigmoid() if self.several_labels else logits.softmax(dim=1)
 
-    def _segmented(self, pixels: Tensor) -> Tensor:
-        padding = self.model.data_preprocessor.test_cfg or {}
-        inputs = self._prepared(pixels, padding.get('size'), padding.get('size_divisor'), 'pad_val')
+    def _segment(self, pixels: Tensor) -> Tensor:
+        """Return the logits of a segmentor, of the size of the unpadded pixels."""
+        preprocessor = self.model.data_preprocessor
+        padding = preprocessor.test_cfg or {}
+        inputs = self._preprocess(
+            pixels,
+            size=padding.get('size'),
+            divisor=padding.get('size_divisor'),
+            pad_value=preprocessor.pad_val,
+        )
         size = inputs.shape[2:]
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
-        logits = self._calibrated(logits[..., : pixels.shape[2], : pixels.shape[3]])
+        height, width = pixels.shape[2:]
+        logits = self._calibrate(logits[..., :height, :width])
         if logits.shape[1] == 1:
             return torch.cat([torch.zeros_like(logits), logits], dim=1)
         return logits
 
-    def _classified(self, pixels: Tensor) -> Tensor:
-        divisor = getattr(self.model.data_preprocessor, 'pad_size_divisor', None)
-        logits = self.model(self._prepared(pixels, None, divisor, 'pad_value'), mode='tensor')
-        if self.several_labels:  # each label is a binary prediction, as a pixel's is
-            return self._calibrated(logits[:, None, None]).reshape(logits.shape)
-        return self._calibrated(logits)
+    def _classify(self, pixels: Tensor) -> Tensor:
+        """Return the logits of a classifier."""
+        preprocessor = self.model.data_preprocessor
+        inputs = self._preprocess(
+            pixels,
+            size=None,
+            divisor=getattr(preprocessor, 'pad_size_divisor', None),
+            pad_value=getattr(preprocessor, 'pad_value', 0),
+        )
+        logits = self.model(inputs, mode='tensor')
+        if self.several_labels:  # Each label is a binary prediction, as a pixel's is.
+            return self._calibrate(logits[:, None, None]).reshape(logits.shape)
+        return self._calibrate(logits)
 
-    def _prepared(
-        self, pixels: Tensor, size: tuple[int, int] | None, divisor: int | None, value: str
+    def _preprocess(
+        self,
+        pixels: Tensor,
+        *,
+        size: tuple[int, int] | None,
+        divisor: int | None,
+        pad_value: float,
     ) -> Tensor:
         """Return pixels after the data preprocessor's steps, padded below and on the right."""
-        prepare = self.model.data_preprocessor
-        reverses = any(getattr(prepare, name, False) for name in REVERSES)
+        preprocessor = self.model.data_preprocessor
+        reverses = any(getattr(preprocessor, name, False) for name in REVERSING_OPTIONS)
         inputs = pixels.flip(1) if reverses and pixels.shape[1] == 3 else pixels
-        if getattr(prepare, '_enable_normalize', False):
-            inputs = (inputs - prepare.mean) / prepare.std
+        if getattr(preprocessor, '_enable_normalize', False):
+            inputs = (inputs - preprocessor.mean) / preprocessor.std
         height, width = inputs.shape[2:]
         if size is not None:
-            right, below = max(size[1] - width, 0), max(size[0] - height, 0)
+            below = max(size[0] - height, 0)
+            right = max(size[1] - width, 0)
         elif divisor is not None and divisor > 1:
-            right, below = -width % divisor, -height % divisor
+            below = -height % divisor
+            right = -width % divisor
         else:
             return inputs
-        return F.pad(inputs, (0, right, 0, below), value=getattr(prepare, value))
+        return F.pad(inputs, (0, right, 0, below), value=pad_value)
 
-    def _calibrated(self, logits: Tensor) -> Tensor:
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        """Return logits after the attached calibration, if there is one."""
         calibration = getattr(self.model, 'calibration', None)
         return logits if calibration is None else calibration(logits)
 
 
 def _check_exportable(model: nn.Module) -> None:
+    """Raise a UserError for a model whose predictions a file would not reproduce."""
     if returns_scores(model):
         raise UserError(
             f'{type(model).__name__} classifies masks, and its scores are not the logits of a '
