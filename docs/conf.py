@@ -1,4 +1,4 @@
-"""The site: ``sphinx-build -W -b html docs docs/_build/html``, from the repository alone."""
+"""Configuration of the site: ``sphinx-build -W -b html docs docs/_build/html`` builds it."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS / '_ext')]
-# The sources beside these pages are documented, also by the tools that the build calls.
+# The build documents the sources beside these pages, also in the tools that it calls.
 os.environ['PYTHONPATH'] = os.pathsep.join([str(DOCS.parent), os.environ.get('PYTHONPATH', '')])
 
 import mmcalib  # noqa: E402
@@ -26,7 +26,7 @@ extensions = [
     'sphinx_copybutton',
     'sphinx_design',
     'sphinx_gallery.gen_gallery',
-    'sphinx-mathjax-offline',  # formulas without a network
+    'sphinx-mathjax-offline',  # Formulas are drawn without a network.
     'repository_links',
     'unbroken_options',
 ]
@@ -47,16 +47,16 @@ nb_execution_show_tb = True
 autosummary_generate = True
 autosummary_imported_members = True
 autosummary_ignore_module_all = False
-autodoc_typehints = 'none'  # the signature has them
+autodoc_typehints = 'none'  # The signature has them.
 autodoc_member_order = 'bysource'
 autodoc_default_options = {
     'members': True,
     'show-inheritance': True,
-    # What scikit-learn gives its estimators; its docstrings link its own glossary.
+    # scikit-learn gives its estimators these methods, whose docstrings link its own glossary.
     'exclude-members': 'set_fit_request, set_predict_proba_request, set_transform_request',
 }
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True  # the members of a named tuple are documented once
+napoleon_use_ivar = True  # Otherwise the members of a named tuple are documented twice.
 doctest_global_setup = """
 import os, tempfile
 import numpy as np, torch

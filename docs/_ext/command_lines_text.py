@@ -1,10 +1,11 @@
-"""Write ``docs/reference/command_lines.txt``, what ``--help`` of each tool prints.
+"""Write ``docs/reference/command_lines.txt``, the text that ``--help`` of each tool prints.
 
 Usage: ``python docs/_ext/command_lines_text.py``
 """
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 
 from tool_parsers import ROOT, parser_of
@@ -12,18 +13,19 @@ from tool_parsers import ROOT, parser_of
 PAGE = ROOT / 'docs/reference/command_lines.md'
 
 
-def helps(parser: argparse.ArgumentParser) -> Iterator[str]:
+def help_texts(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield the help of a parser, and that of each of its commands."""
     yield parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            yield from (command.format_help() for command in action.choices.values())
+            for command in action.choices.values():
+                yield command.format_help()
 
 
 def main() -> None:
-    os.environ['COLUMNS'] = '100'  # by which argparse breaks lines
-    heads = [line[3:] for line in PAGE.read_text('utf-8').splitlines() if line[:9] == '## tools/']
-    parts = ('\n'.join([f'== {tool}', *helps(parser_of(tool))]) for tool in heads)
+    os.environ['COLUMNS'] = '100'  # argparse breaks lines at this width.
+    tools = re.findall(r'^## (tools/.*)$', PAGE.read_text('utf-8'), re.MULTILINE)
+    parts = ['\n'.join([f'== {tool}', *help_texts(parser_of(tool))]) for tool in tools]
     PAGE.with_suffix('.txt').write_text('\n'.join([*parts, '==', '']), 'utf-8')
 
 

@@ -1,8 +1,8 @@
-"""Links of pages that work on GitHub, made to work on the site.
+"""Make links of pages that work on GitHub work on the site too.
 
-Pages link files beside ``docs/``. The README is the site's first page, what ``project/`` includes
-is there, a gallery script is the page that it becomes; any other file is offered as it is, and a
-folder, which a site cannot show, is its name.
+Pages link files beside ``docs/``. On the site the README is the first page, CONTRIBUTING and
+CHANGELOG are pages of ``project/``, and a gallery script is the page that it becomes. Any other
+file is a download. A folder, which a site cannot show, is its name.
 """
 
 import os
@@ -19,7 +19,7 @@ PAGES = {
 
 
 def site_links(text: str, folder: Path, page: Path, docs: Path) -> str:
-    """The Markdown ``text`` with links that Sphinx follows.
+    """Return the Markdown ``text`` with links that Sphinx follows.
 
     Args:
         text: Markdown, in which fenced code stays as it is.
@@ -28,7 +28,7 @@ def site_links(text: str, folder: Path, page: Path, docs: Path) -> str:
         docs: The folder of the pages.
     """
 
-    def on_the_site(link: re.Match) -> str:
+    def site_link(link: re.Match) -> str:
         target = link['target']
         if ':' in target:
             return link[0]
@@ -42,28 +42,30 @@ def site_links(text: str, folder: Path, page: Path, docs: Path) -> str:
             name = path.relative_to(docs.parent).as_posix()
             if name not in PAGES:
                 return f'[{link["text"]}](<path:{os.path.relpath(path, page.parent)}>)'
-            path, anchor = docs.parent / PAGES[name], ''
+            path = docs.parent / PAGES[name]
+            anchor = ''
         return f'[{link["text"]}]({os.path.relpath(path, page.parent)}{anchor})'
 
-    parts, end = [], 0
+    parts = []
+    end = 0
     for fence in FENCE.finditer(text):
-        parts += [LINK.sub(on_the_site, text[end : fence.start()]), fence[0]]
+        parts += [LINK.sub(site_link, text[end : fence.start()]), fence[0]]
         end = fence.end()
-    return ''.join([*parts, LINK.sub(on_the_site, text[end:])])
+    return ''.join([*parts, LINK.sub(site_link, text[end:])])
 
 
 def setup(app) -> dict:
-    def read(app, name: str, content: list[str]) -> None:
+    def rewrite_page(app, name: str, content: list[str]) -> None:
         path = Path(app.env.doc2path(name))
         if path.suffix == '.md':
             content[0] = site_links(content[0], path.parent, path, Path(app.srcdir))
 
-    def include(app, path: Path, name: str, content: list[str]) -> None:
+    def rewrite_include(app, path: Path, name: str, content: list[str]) -> None:
         if path.suffix == '.md':
             folder = Path(os.path.normpath(app.srcdir / path)).parent
             page = Path(app.env.doc2path(app.env.docname))
             content[0] = site_links(content[0], folder, page, Path(app.srcdir))
 
-    app.connect('source-read', read)
-    app.connect('include-read', include)
+    app.connect('source-read', rewrite_page)
+    app.connect('include-read', rewrite_include)
     return {'parallel_read_safe': True}
