@@ -38,7 +38,7 @@ def combined_loss(*, losses: Sequence[Mapping | nn.Module], **options: Any) -> l
 
     Args:
         losses: Configs of losses, from mmcalib or the toolbox, or losses that are built.
-        options: Those of :class:`mmcalib.losses.CombinedLoss`.
+        options: Options of :class:`mmcalib.losses.CombinedLoss`.
     """
     built = []
     for loss in losses:

@@ -25,21 +25,25 @@ def same_data(one: Mapping | None, other: Mapping | None) -> bool:
 
 
 def _without_pipeline(node: object) -> object:
+    """Return a part of a dataset's config without what does not decide which data it reads."""
     if isinstance(node, Mapping):
         skipped = ('pipeline', 'test_mode', 'lazy_init', 'serialize_data')
         return {key: _without_pipeline(value) for key, value in node.items() if key not in skipped}
     if isinstance(node, (list, tuple)):
         return [_without_pipeline(item) for item in node]
-    return os.path.normpath(node) if isinstance(node, str) and '/' in node else node
+    if isinstance(node, str) and '/' in node:
+        return os.path.normpath(node)
+    return node
 
 
 class SampleId(NamedTuple):
     """The identity of a sample.
 
     Attributes:
-        key: Equal for the same sample of any data set: its file, or a digest of its content.
-        path: Of its file; None without one.
-        group: The ``group`` that its data set names; None without one.
+        key: Key that is equal for the same sample of any data set: its file, or a digest of its
+            content.
+        path: Path of its file; None if it has no file.
+        group: ``group`` that its data set names; None if it names none.
     """
 
     key: Hashable
@@ -51,46 +55,53 @@ def sample_ids(dataset: object) -> list[SampleId]:
     """Return the identity of each sample of a dataset, in its order, through all wrappers.
 
     A sample without a file and without content, such as one that a dataset makes, is known by its
-    position in the dataset object that makes it.
+    index in the dataset object that makes it.
     """
     size = len(dataset)
-    own = vars(dataset)  # Some wrappers hand on the attributes of what they wrap.
-    inner = own.get('dataset')
-    if isinstance(own.get('datasets'), (list, tuple)):
-        found = [sample for part in own['datasets'] for sample in sample_ids(part)]
-    elif inner is not None and 'indices' in own:
+    attributes = vars(dataset)  # Some wrappers have the attributes of what they wrap.
+    parts = attributes.get('datasets')
+    inner = attributes.get('dataset')
+    if isinstance(parts, (list, tuple)):
+        samples = []
+        for part in parts:
+            samples += sample_ids(part)
+    elif inner is None:
+        samples = _unwrapped_sample_ids(dataset)
+    elif 'indices' in attributes:
+        inner_samples = sample_ids(inner)
+        samples = [inner_samples[index] for index in attributes['indices']]
+    elif hasattr(dataset, '_get_ori_dataset_idx'):  # mmengine's wrappers have it.
+        inner_samples = sample_ids(inner)
+        indices = [dataset._get_ori_dataset_idx(index) for index in range(size)]
+        samples = [inner_samples[index] for index in indices]
+    elif len(inner) == size:
         samples = sample_ids(inner)
-        found = [samples[index] for index in own['indices']]
-    elif inner is not None and hasattr(dataset, '_get_ori_dataset_idx'):  # of mmengine's wrappers
-        samples = sample_ids(inner)
-        found = [samples[dataset._get_ori_dataset_idx(index)] for index in range(size)]
-    elif inner is not None and len(inner) == size:
-        found = sample_ids(inner)
     else:
-        found = _own_samples(dataset)
-    if len(found) != size:  # a wrapper that is not known
+        samples = _unwrapped_sample_ids(dataset)
+    if len(samples) != size:  # The wrapper is not known.
         return [SampleId((id(dataset), index), None, None) for index in range(size)]
-    return found
+    return samples
 
 
-def _own_samples(dataset: object) -> list[SampleId]:
-    """Return the identities of a dataset that wraps no other."""
-    found = []
+def _unwrapped_sample_ids(dataset: object) -> list[SampleId]:
+    """Return the identities of the samples of a dataset that wraps no other."""
+    samples = []
     for index in range(len(dataset)):
         info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
         path = info.get('img_path')
-        key = _real_path(path) if path else _content(info)
-        key = (id(dataset), index) if key is None else key
-        found.append(SampleId(key, path, info.get('group')))
-    times = Counter(sample.key for sample in found)
-    for index, sample in enumerate(found):
-        if times[sample.key] > 1:  # A file may hold several, such as the pages of a scan.
-            found[index] = sample._replace(key=(sample.key, index))
-    return found
+        key = _real_path(path) if path else _content_digest(info)
+        if key is None:
+            key = (id(dataset), index)
+        samples.append(SampleId(key, path, info.get('group')))
+    count_by_key = Counter(sample.key for sample in samples)
+    for index, sample in enumerate(samples):
+        if count_by_key[sample.key] > 1:  # A file may hold several, such as the pages of a scan.
+            samples[index] = sample._replace(key=(sample.key, index))
+    return samples
 
 
 def _real_path(path: str) -> str:
-    """Return the path of a file without links; that of another machine as it is."""
+    """Return the path of a file without links; one with ``://`` does not change."""
     if '://' in path:
         return path
     folder, name = os.path.split(path)
@@ -100,11 +111,12 @@ def _real_path(path: str) -> str:
 
 @cache
 def _real_folder(folder: str) -> str:
+    """Return the path of a folder without links, which is looked up once."""
     return os.path.realpath(folder)
 
 
-def _content(info: Mapping) -> bytes | None:
-    """Return a digest of the arrays of a sample, None without any."""
+def _content_digest(info: Mapping) -> bytes | None:
+    """Return a digest of the arrays of a sample; None if it has none."""
     digest = blake2b(digest_size=16)
     has_content = False
     for name in sorted(info):
@@ -119,13 +131,13 @@ def _content(info: Mapping) -> bytes | None:
 
 
 def build_if_there(cfg: Mapping, split: str) -> object | None:
-    """Return the data of a split; None, and say so, if they are not on this machine."""
+    """Return the data of a split; None, with a warning, if they are not on this machine."""
     loader = cfg.get(f'{split}_dataloader')
     if not loader:
         return None
     try:
         dataset = DATASETS.build(deepcopy(loader.dataset))
-        len(dataset)  # reads the list of a lazy data set
+        len(dataset)  # This reads the list of a lazy data set.
     except Exception as error:  # Data sets of a user raise anything.
         print_log(
             f'The {split} data cannot be read ({error}), so nothing tells whether the images of '

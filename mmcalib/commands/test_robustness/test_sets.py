@@ -20,7 +20,7 @@ from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
     check_size,
     corruption_function,
-    too_wide,
+    corruptions_too_large,
 )
 from mmcalib.options import check_integer
 from mmcalib.reports.metric_columns import CLEAN, SHIFT_COLUMNS
@@ -100,7 +100,7 @@ def set_loader(cfg: Config, args: argparse.Namespace) -> None:
 def _that_fit(names: Sequence[str], asked: Sequence[str], places: Sequence[Place]) -> list[str]:
     """Return corruptions without those from sets that need larger images, and log these."""
     smallest = min((place.shape for place in places), key=min)
-    wide = [name for name in too_wide(smallest, names) if name not in asked]
+    wide = [name for name in corruptions_too_large(smallest, names) if name not in asked]
     fit = [name for name in names if name not in wide]
     check_size(smallest, fit or names)
     if wide and is_main_process():

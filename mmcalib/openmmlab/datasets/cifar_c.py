@@ -44,9 +44,17 @@ class CIFARC(BaseDataset):
         super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        paths = (Path(self.data_root, name) for name in (f'{self.corruption}.npy', LABELS))
-        arrays = (np.load(path, mmap_mode='r') for path in paths)
-        images, labels = (np.split(array, len(SEVERITIES))[self.severity - 1] for array in arrays)
-        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
-        images = np.array(images[..., flip], order='C')  # whatever becomes of the file
-        return [{'img': image, 'gt_label': int(k)} for image, k in zip(images, labels, strict=True)]
+        images = self._load_severity(f'{self.corruption}.npy')
+        labels = self._load_severity(LABELS)
+        if self.channel_order == 'bgr':
+            images = images[..., ::-1]
+        images = np.array(images, order='C')  # A copy stays when the file goes.
+        samples = []
+        for image, label in zip(images, labels, strict=True):
+            samples.append({'img': image, 'gt_label': int(label)})
+        return samples
+
+    def _load_severity(self, file: str) -> np.ndarray:
+        """Return the part of an array that belongs to the severity."""
+        array = np.load(Path(self.data_root, file), mmap_mode='r')
+        return np.split(array, len(SEVERITIES))[self.severity - 1]

@@ -1,4 +1,4 @@
-"""scikit-learn's scanned digits, made hard: data that every installation already has."""
+"""The scanned digits of scikit-learn with noise: data that every installation has."""
 
 import numpy as np
 from mmengine.dataset import BaseDataset
@@ -32,7 +32,7 @@ class Digits(BaseDataset):
         noise: Standard deviation of the Gaussian noise, as a share of the 0-1 grey range; 0 leaves
             the digits clean. Values are not clipped.
         pipeline: Transforms; each sample comes with ``img`` ``(8, 8)`` float32 and ``gt_label``, or
-            with what :class:`DigitScenes` has.
+            with the fields of :class:`DigitScenes`.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
@@ -51,10 +51,10 @@ class Digits(BaseDataset):
         images, labels = _load_split(self.split)
         rng = np.random.default_rng([1, list(SPLITS).index(self.split)])
         images = images + self.noise * rng.standard_normal(images.shape, dtype=np.float32)
-        return [
-            {'img': image, 'gt_label': int(label), 'img_shape': (8, 8), 'ori_shape': (8, 8)}
-            for image, label in zip(images, labels, strict=True)
-        ]
+        samples = []
+        for image, label in zip(images, labels, strict=True):
+            samples.append(dict(img=image, gt_label=int(label), img_shape=(8, 8), ori_shape=(8, 8)))
+        return samples
 
 
 @DATASETS.register_module()
@@ -84,25 +84,32 @@ class DigitScenes(Digits):
     GRID = 4  # digits per row and column
 
     def load_data_list(self) -> list[dict]:
-        digits = _load_split(self.split)
+        images, labels = _load_split(self.split)
         rng = np.random.default_rng([2, list(SPLITS).index(self.split)])
-        return [self._scene(*digits, rng) for _ in range(self.SIZES[self.split])]
+        return [self._draw_scene(images, labels, rng) for _ in range(self.SIZES[self.split])]
 
-    def _scene(self, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> dict:
+    def _draw_scene(self, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> dict:
+        """Return a sample of randomly chosen digits at random positions."""
         from scipy.ndimage import binary_dilation
 
         size = self.CANVAS
         img = np.zeros((size, size), np.float32)
         mask = np.zeros((size, size), np.uint8)
         cell = size // self.GRID
-        for place, index in enumerate(rng.choice(len(labels), self.GRID**2, replace=False)):
-            # Each in a cell of its own, so that digits never cover one another.
+        digit_indices = rng.choice(len(labels), self.GRID**2, replace=False)
+        for cell_number, index in enumerate(digit_indices):
+            # Each digit has a cell of its own, so that digits never cover one another.
             jitter = rng.integers(0, cell - 8 + 1, 2)
-            top, left = cell * np.array(divmod(place, self.GRID)) + jitter
+            top, left = cell * np.array(divmod(cell_number, self.GRID)) + jitter
             window = slice(top, top + 8), slice(left, left + 8)
             img[window] = images[index]
             mask[window] = np.where(images[index] > 0.5, labels[index] + 1, 0)
         mask[binary_dilation(mask > 0) & (mask == 0)] = 255
         img += self.noise * rng.standard_normal(img.shape, dtype=np.float32)
-        shape = dict(img_shape=(size, size), ori_shape=(size, size))
-        return dict(img=img, gt_seg_map=mask, seg_fields=['gt_seg_map'], **shape)
+        return dict(
+            img=img,
+            gt_seg_map=mask,
+            seg_fields=['gt_seg_map'],
+            img_shape=(size, size),
+            ori_shape=(size, size),
+        )

@@ -14,7 +14,7 @@ SOURCES = {
     'so that it holds 20news-bydate-train/, or 20news-19997.tar.gz, which holds 20_newsgroups/',
 }
 VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/ there'
-# Of VOC's lists, for an error.
+# Ends of errors about missing lists of VOC.
 AUGMENTED = (
     " It lists the augmented annotations (SBD), which mmseg's tools/dataset_converters/voc_aug.py "
     'adds to VOC 2012. '
@@ -23,7 +23,7 @@ WITHOUT_AUGMENTED = (
     "Without them, set ann_file='ImageSets/Segmentation/train.txt', as "
     'mmcalib::ce/deeplabv3_r50_voc.py does'
 )
-# In mmseg's configs, which concatenate both lists, each image of the first would train twice.
+# mmseg's configs concatenate both lists, so each image of the first would be trained on twice.
 WITHOUT_SECOND = (
     'Without them, leave this part out in a config that inherits this one: '
     'train_dataloader = dict(dataset=dict(datasets=[_base_.dataset_train]))'

@@ -1,4 +1,4 @@
-"""A few samples of a dataset, for a run that only shows that all works."""
+"""A few samples of a dataset, for a run that only shows that everything works."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class EvenSubset(Subset):
     """
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
+        if isinstance(dataset, dict):
+            dataset = DATASETS.build(dataset)
         count = min(samples, len(dataset))
-        # The middles of as many parts.
-        places = (np.arange(count) + 0.5) * len(dataset) / max(count, 1)
-        super().__init__(dataset, places.astype(int).tolist())
+        middles = (np.arange(count) + 0.5) * len(dataset) / max(count, 1)
+        super().__init__(dataset, middles.astype(int).tolist())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ('dataset', 'indices') or name.startswith('__'):  # while it is unpickled
+        if name in ('dataset', 'indices') or name.startswith('__'):  # It is being unpickled.
             raise AttributeError(name)
         return getattr(self.dataset, name)
 

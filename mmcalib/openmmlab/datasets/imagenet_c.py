@@ -1,4 +1,4 @@
-"""ImageNet-C, and other sets that are stored in folders as it is."""
+"""ImageNet-C, and other sets that are stored in the same folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmengine.registry import DATASETS
 
 from mmcalib.errors import UserError
 
-IMAGES = ('.jpeg', '.jpg', '.png')
+IMAGE_SUFFIXES = ('.jpeg', '.jpg', '.png')
 
 
 @DATASETS.register_module()
@@ -40,14 +40,17 @@ class ImageNetC(BaseDataset):
         super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        found = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
-        names = list(self.class_folders or found)
-        if other := sorted({*found} ^ {*names}):
-            found = f'{len(other)} folders, such as {other[0]}, are in one of the two alone'
-            raise UserError(f'{self.folder} has other classes than the model: {found}')
-        return [
-            {'img_path': str(path), 'gt_label': label}
-            for label, name in enumerate(names)
-            for path in sorted((self.folder / name).iterdir())
-            if path.suffix.lower() in IMAGES
-        ]
+        folders = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        names = list(self.class_folders or folders)
+        unmatched = sorted(set(folders) ^ set(names))
+        if unmatched:
+            raise UserError(
+                f'{self.folder} has other classes than the model: {len(unmatched)} folders, such '
+                f'as {unmatched[0]}, are in one of the two alone'
+            )
+        samples = []
+        for label, name in enumerate(names):
+            for path in sorted((self.folder / name).iterdir()):
+                if path.suffix.lower() in IMAGE_SUFFIXES:
+                    samples.append({'img_path': str(path), 'gt_label': label})
+        return samples

@@ -24,16 +24,24 @@ GROUPS = (
 SPLITS = ('train', 'val', 'test')
 BYDATE = {'train': '20news-bydate-train', 'test': '20news-bydate-test'}
 OLDER = '20_newsgroups'
-# What Keras's Tokenizer takes for gaps; it leaves apostrophes in the words.
+# Keras's Tokenizer takes these for gaps; it leaves apostrophes in the words.
 GAPS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~', ' '))
 
 
 class Post(NamedTuple):
-    """A post, of which only the address is known until its split needs the text."""
+    """A post, whose text is read when its split needs it.
+
+    Attributes:
+        group: The newsgroup.
+        name: The name of its file.
+        part: ``'train'`` or ``'test'`` of the by-date archive; empty in the older folder.
+        path: The path of its file.
+        raw: Its text, if scikit-learn has read it.
+    """
 
     group: str
     name: str
-    part: str  # 'train' or 'test' of the by-date archive, '' in the older folder
+    part: str
     path: str
     raw: str | None = None
 
@@ -101,22 +109,31 @@ class Newsgroups20(BaseDataset):
     ) -> None:
         self.split = check_choice('split', split, SPLITS)
         self.protocol = check_choice('protocol', protocol, ('paper', 'bydate'))
-        self.seed, self.num_val, self.download = seed, num_val, download
-        self.num_words, self.length = num_words, length
+        self.seed = seed
+        self.num_val = num_val
+        self.download = download
+        self.num_words = num_words
+        self.length = length
         super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         posts = find_posts(self.data_root, self.download)
         splits = split_posts(posts, self.protocol, self.seed, self.num_val)
-        texts = {name: [words_of(post) for post in splits[name]] for name in {'train', self.split}}
-        # Those of equal count as they come.
-        counts = Counter(chain.from_iterable(texts['train'])).most_common(self.num_words)
-        self._metainfo['words'] = words = [word for word, _ in counts]
-        numbers = {word: number for number, word in enumerate(words, 1)}
+        train_texts = [split_words(post) for post in splits['train']]
+        if self.split == 'train':
+            texts = train_texts
+        else:
+            texts = [split_words(post) for post in splits[self.split]]
+        # Words of equal count stay in the order of their first appearance.
+        counts = Counter(chain.from_iterable(train_texts)).most_common(self.num_words)
+        vocabulary = [word for word, _ in counts]
+        self._metainfo['words'] = vocabulary
+        id_by_word = {word: number for number, word in enumerate(vocabulary, 1)}
         samples = []
-        for post, text in zip(splits[self.split], texts[self.split], strict=True):
-            known = [numbers[word] for word in text if word in numbers][-self.length :]
-            ids = np.array([0] * (self.length - len(known)) + known, np.int32)
+        for post, text in zip(splits[self.split], texts, strict=True):
+            word_ids = [id_by_word[word] for word in text if word in id_by_word][-self.length :]
+            padding = [0] * (self.length - len(word_ids))
+            ids = np.array(padding + word_ids, np.int32)
             samples.append(dict(ids=ids, gt_label=GROUPS.index(post.group), path=post.path))
         return samples
 
@@ -124,18 +141,15 @@ class Newsgroups20(BaseDataset):
 def find_posts(data_root: str, download: bool = False) -> list[Post]:
     """Return all posts below a folder, or of scikit-learn's copy, by group and file name."""
     root = Path(data_root).expanduser()
-    folders = [(part, root / folder) for part, folder in BYDATE.items()]
-    if not all(folder.is_dir() for _, folder in folders):
-        there = (folder for folder in (root / OLDER, root) if (folder / GROUPS[0]).is_dir())
-        folders = [('', folder) for folder in there][:1]
-    if folders:
-        return sorted(
-            Post(group, path.name, part, str(path))
-            for part, folder in folders
-            for group in GROUPS
-            for path in (folder / group).iterdir()
-            if path.name.isdigit()
-        )
+    folder_by_part = find_folders(root)
+    if folder_by_part:
+        posts = []
+        for part, folder in folder_by_part.items():
+            for group in GROUPS:
+                for path in (folder / group).iterdir():
+                    if path.name.isdigit():
+                        posts.append(Post(group, path.name, part, str(path)))
+        return sorted(posts)
     if not download:
         raise FileNotFoundError(
             f'{root.absolute()} holds neither {" and ".join(BYDATE.values())} nor {OLDER}. '
@@ -151,6 +165,20 @@ def find_posts(data_root: str, download: bool = False) -> list[Post]:
     return sorted(posts)
 
 
+def find_folders(root: Path) -> dict[str, Path]:
+    """Return the folders of an unpacked archive by the part of their posts; none if none is there.
+
+    The part of all posts in the older folder is empty.
+    """
+    folder_by_part = {part: root / name for part, name in BYDATE.items()}
+    if all(folder.is_dir() for folder in folder_by_part.values()):
+        return folder_by_part
+    for folder in (root / OLDER, root):
+        if (folder / GROUPS[0]).is_dir():
+            return {'': folder}
+    return {}
+
+
 def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> dict:
     """Return the posts of every split; see :class:`Newsgroups20` for the protocols."""
     test = [post for post in posts if post.part == 'test']
@@ -160,15 +188,21 @@ def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> di
     posts = [posts[index] for index in np.random.RandomState(seed).permutation(len(posts))]
     if protocol == 'paper':
         num_train = len(posts) - int(0.2 * len(posts))
-        posts, test = posts[:num_train], posts[num_train:]
+        test = posts[num_train:]
+        posts = posts[:num_train]
     if len(posts) <= num_val or not test:
-        found = f'{len(posts)} training posts and {len(test)} test posts'
-        hint = "is the data complete? protocol='bydate' requires the by-date archive"
-        raise ValueError(f'{found} are too few for num_val={num_val}: {hint}')
+        raise ValueError(
+            f'{len(posts)} training posts and {len(test)} test posts are too few for '
+            f"num_val={num_val}: is the data complete? protocol='bydate' requires the by-date "
+            'archive'
+        )
     return {'train': posts[:-num_val], 'val': posts[-num_val:], 'test': test}
 
 
-def words_of(post: Post) -> list[str]:
+def split_words(post: Post) -> list[str]:
     """Return the words of a post without its header block, in lower case, split as Keras does."""
-    text = Path(post.path).read_bytes().decode('latin-1') if post.raw is None else post.raw
-    return text[max(text.find('\n\n'), 0) :].lower().translate(GAPS).split()
+    text = post.raw
+    if text is None:
+        text = Path(post.path).read_bytes().decode('latin-1')
+    body_start = max(text.find('\n\n'), 0)
+    return text[body_start:].lower().translate(GAPS).split()

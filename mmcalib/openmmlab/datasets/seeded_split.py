@@ -58,24 +58,30 @@ def seeded_split(
     dataset.full_init()
     size = len(dataset)
     if (held_out is None) == (held_out_per_class is None):
-        both = f'{held_out!r} and {held_out_per_class!r}'
-        raise ValueError(f'give either held_out or held_out_per_class, got {both}')
+        raise ValueError(
+            'give either held_out or held_out_per_class, got '
+            f'{held_out!r} and {held_out_per_class!r}'
+        )
     if held_out is not None:
-        chosen = draw(size, round(held_out * size) if held_out < 1 else int(held_out), seed=seed)
+        count = round(held_out * size) if held_out < 1 else int(held_out)
+        held_out_indices = choose_indices(size, count, seed=seed)
     else:
         labels = np.array([dataset.get_data_info(index)['gt_label'] for index in range(size)])
-        chosen = draw_per_class(labels, held_out_per_class, seed=seed)
-    kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(size), chosen)
+        held_out_indices = choose_indices_per_class(labels, held_out_per_class, seed=seed)
+    if part == 'held_out':
+        indices = held_out_indices
+    else:
+        indices = np.setdiff1d(np.arange(size), held_out_indices)
     # mmengine 0.10.7 remembers the datasets that it has copied by address, and never forgets: a
-    # transform at the place of a dataset that is gone would be replaced by that dataset's copy.
+    # transform at the address of a dataset that is gone would be replaced by that dataset's copy.
     (memo,) = BaseDataset._copy_without_annotation.__defaults__
     (memo or {}).clear()
-    subset = dataset.get_subset(kept.tolist())
-    subset._metainfo['held_out'] = {'seed': seed, 'indices': chosen.tolist()}
+    subset = dataset.get_subset(indices.tolist())
+    subset._metainfo['held_out'] = {'seed': seed, 'indices': held_out_indices.tolist()}
     return subset
 
 
-def draw(size: int, count: int, *, seed: int) -> np.ndarray:
+def choose_indices(size: int, count: int, *, seed: int) -> np.ndarray:
     """Return `count` of the indices below `size`, ascending.
 
     Raises:
@@ -86,20 +92,23 @@ def draw(size: int, count: int, *, seed: int) -> np.ndarray:
     return np.sort(np.random.RandomState(seed).permutation(size)[:count])
 
 
-def draw_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
+def choose_indices_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     """Return the indices of `count` samples of every class, ascending.
 
     Args:
-        labels: Class of every sample, int ``(N,)``.
-        count: How many of each class.
-        seed: Of the shuffle.
+        labels: ``(N,)`` int class of every sample.
+        count: Number of samples of each class.
+        seed: Seed of the shuffle.
 
     Raises:
         ValueError: If they would be none, or all of a class.
     """
     classes, sizes = np.unique(labels, return_counts=True)
     if not 0 < count < sizes.min():
-        hint = f'since the smallest class has {sizes.min()} samples; got {count!r}'
-        raise ValueError(f'held_out_per_class must be from 1 to {sizes.min() - 1}, {hint}')
+        raise ValueError(
+            f'held_out_per_class must be from 1 to {sizes.min() - 1}, since the smallest class '
+            f'has {sizes.min()} samples; got {count!r}'
+        )
     order = np.random.RandomState(seed).permutation(len(labels))
-    return np.sort(np.concatenate([order[labels[order] == k][:count] for k in classes]))
+    indices = [order[labels[order] == label][:count] for label in classes]
+    return np.sort(np.concatenate(indices))

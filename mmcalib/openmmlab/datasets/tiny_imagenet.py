@@ -36,23 +36,30 @@ class TinyImageNet(BaseDataset):
         super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        self.class_folders = wnids = [wnid for (wnid,) in self._rows('wnids.txt')]
-        names = dict(self._rows('words.txt'))
-        self._metainfo.setdefault('classes', tuple(names[wnid] for wnid in wnids))
+        wnids = [wnid for (wnid,) in self._read_rows('wnids.txt')]
+        self.class_folders = wnids
+        class_names = dict(self._read_rows('words.txt'))
+        self._metainfo.setdefault('classes', tuple(class_names[wnid] for wnid in wnids))
+        samples = []
         if self.split == 'train':
-            folders = [(self._there(f'train/{wnid}/images'), wnid) for wnid in wnids]
-            found = [(path, wnid) for each, wnid in folders for path in sorted(each.glob('*.JPEG'))]
-        else:
-            rows = self._rows('val/val_annotations.txt')
-            found = [(self.root / 'val/images' / name, wnid) for name, wnid, *_ in rows]
-        labels = {wnid: label for label, wnid in enumerate(wnids)}
-        return [{'img_path': str(path), 'gt_label': labels[wnid]} for path, wnid in found]
+            for label, wnid in enumerate(wnids):
+                folder = self._require(f'train/{wnid}/images')
+                for path in sorted(folder.glob('*.JPEG')):
+                    samples.append({'img_path': str(path), 'gt_label': label})
+            return samples
+        label_by_wnid = {wnid: label for label, wnid in enumerate(wnids)}
+        for name, wnid, *_ in self._read_rows('val/val_annotations.txt'):
+            path = self.root / 'val/images' / name
+            samples.append({'img_path': str(path), 'gt_label': label_by_wnid[wnid]})
+        return samples
 
-    def _rows(self, name: str) -> list[list[str]]:
-        lines = self._there(name).read_text(encoding='utf-8').splitlines()
+    def _read_rows(self, name: str) -> list[list[str]]:
+        """Return the fields of each line of a file."""
+        lines = self._require(name).read_text(encoding='utf-8').splitlines()
         return [line.split('\t') for line in lines]
 
-    def _there(self, name: str) -> Path:
+    def _require(self, name: str) -> Path:
+        """Return the path of a file or folder; raise a FileNotFoundError if it is not there."""
         path = self.root / name
         if not path.exists():
             raise FileNotFoundError(f'there is no {path.absolute()}. {SOURCES["TinyImageNet"]}')

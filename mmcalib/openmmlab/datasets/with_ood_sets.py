@@ -1,4 +1,4 @@
-"""A data set, and others whose classes a model has never seen, as one."""
+"""A data set followed by others of unknown classes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-OOD_GROUPS = ('near', 'far')  # of sets, in the metainfo of a data set that has any
-
-HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')  # wrappers' parts have their own
+OOD_GROUPS = ('near', 'far')  # They are keys of the metainfo of a data set with OOD sets.
+# A config with one of these keys has a pipeline, its own or those of its parts.
+HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')
 RESERVED = (*OOD_GROUPS, 'ID', 'OOD')
-NAME = r'[\w.-]+'  # it stands between slashes in the keys of metrics
+NAME = r'[\w.-]+'  # It stands between slashes in the keys of metrics.
 
 
 @DATASETS.register_module()
@@ -23,13 +23,13 @@ class WithOODSets(ConcatDataset):
     """A classifier's test data followed by out-of-distribution data sets.
 
     Samples of the i-th OOD set have the label -i, whatever their own. The names of the sets are in
-    ``metainfo['ood_sets']``, from where :class:`~mmcalib.openmmlab.metrics.OODMetric` has them.
+    ``metainfo['ood_sets']``, where :class:`~mmcalib.openmmlab.metrics.OODMetric` reads them.
 
     Args:
-        dataset: The test data, or their config.
+        dataset: Test data, or their config.
         near: OOD sets similar to the test data, such as other classes of the same photographs: data
             sets or configs by name. A config without a pipeline gets that of `dataset`.
-        far: OOD sets that are not similar, likewise.
+        far: OOD sets that are not similar, in the same form.
 
     Raises:
         ValueError: Without OOD sets, or if two have one name, or one that keys of metrics cannot
@@ -39,37 +39,48 @@ class WithOODSets(ConcatDataset):
     def __init__(
         self, dataset: Any, near: Mapping[str, Any] | None = None, far: Mapping | None = None
     ) -> None:
-        near, far = near or {}, far or {}
-        names = [name for name in {*near, *far} - {*RESERVED} if re.fullmatch(NAME, name)]
-        if not names or len(names) < len(near) + len(far):
-            names = f'letters, digits, dots and dashes, but none of {RESERVED}'
-            found = f'got {list(near)} and {list(far)}'
-            raise ValueError(f'near and far must be dicts of OOD sets named by {names}, {found}')
+        near = near or {}
+        far = far or {}
+        valid_names = set()
+        for name in (*near, *far):
+            if name not in RESERVED and re.fullmatch(NAME, name):
+                valid_names.add(name)
+        if not valid_names or len(valid_names) < len(near) + len(far):
+            raise ValueError(
+                'near and far must be dicts of OOD sets named by letters, digits, dots and '
+                f'dashes, but none of {RESERVED}, got {list(near)} and {list(far)}'
+            )
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
-        super().__init__([_built(x, pipeline) for x in (dataset, *near.values(), *far.values())])
-        sets = dict(near=list(near), far=list(far))
-        self.metainfo = {**self.datasets[0].metainfo, 'ood_sets': sets}
+        parts = [dataset, *near.values(), *far.values()]
+        super().__init__([_build_dataset(part, pipeline) for part in parts])
+        ood_sets = dict(near=list(near), far=list(far))
+        self.metainfo = {**self.datasets[0].metainfo, 'ood_sets': ood_sets}
 
     def __getitem__(self, index: int) -> dict:
-        number, place = self._find(index)
-        sample = self.datasets[number][place]
-        if number:
-            sample['data_samples'].gt_label = torch.tensor([-number], device='cpu')
+        part, part_index = self._find(index)
+        sample = self.datasets[part][part_index]
+        if part > 0:
+            sample['data_samples'].gt_label = torch.tensor([-part], device='cpu')
         return sample
 
     def get_data_info(self, index: int) -> dict:
         """Return the facts about a sample before it is loaded."""
-        number, place = self._find(index)
-        info = self.datasets[number].get_data_info(place)
-        return {**info, 'gt_label': -number} if number else info
+        part, part_index = self._find(index)
+        info = self.datasets[part].get_data_info(part_index)
+        return {**info, 'gt_label': -part} if part > 0 else info
 
     def _find(self, index: int) -> tuple[int, int]:
-        number = bisect_right(self.cumulative_sizes, range(len(self))[index])
-        return number, index - [0, *self.cumulative_sizes][number]
+        """Return the number of the data set that a sample is of, and its index there."""
+        part = bisect_right(self.cumulative_sizes, range(len(self))[index])
+        starts = [0, *self.cumulative_sizes]
+        return part, index - starts[part]
 
 
-def _built(dataset: Any, pipeline: list | None) -> Any:
+def _build_dataset(dataset: Any, pipeline: list | None) -> Any:
+    """Return a data set from its config, which may lack a pipeline, or as it is."""
     if not isinstance(dataset, Mapping):
         return dataset
-    given = {} if pipeline is None or {*HAVE_PIPELINE} & {*dataset} else {'pipeline': pipeline}
-    return DATASETS.build({**dataset, **given})
+    has_pipeline = any(key in dataset for key in HAVE_PIPELINE)
+    if pipeline is None or has_pipeline:
+        return DATASETS.build({**dataset})
+    return DATASETS.build({**dataset, 'pipeline': pipeline})

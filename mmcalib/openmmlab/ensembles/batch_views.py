@@ -1,4 +1,4 @@
-"""Batches out of a batch: of one view of each image, of copies of one image."""
+"""Batches made of another batch: one view of each image, or copies of one image."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 
-def views_of_batch(data: Mapping) -> list[Mapping]:
-    """Return the batches of a batch with several views of each image, one of a batch without."""
+def split_views(data: Mapping) -> list[Mapping]:
+    """Return a batch for each view of the images; the batch itself if images have one view."""
     samples = data.get('data_samples')
     if not samples or not isinstance(samples[0], (list, tuple)):
         return [data]
-    return [{key: value[view] for key, value in data.items()} for view in range(len(samples))]
+    views = []
+    for index in range(len(samples)):
+        views.append({key: values[index] for key, values in data.items()})
+    return views
 
 
 def upright_view(data: Mapping) -> Mapping:
-    """Return the first view of a batch that is not flipped, the first if all are."""
-    views = views_of_batch(data)
+    """Return the first view of a batch that is not flipped; the first view if all are."""
+    views = split_views(data)
     if len(views) == 1:
         return views[0]
-    return next((v for v in views if not v['data_samples'][0].metainfo.get('flip')), views[0])
+    for view in views:
+        if not view['data_samples'][0].metainfo.get('flip'):
+            return view
+    return views[0]
 
 
-def copies_of_image(batch: Mapping, place: int, count: int) -> dict[str, Any]:
-    """Return a batch of copies of one image; each data sample is one of its own."""
+def repeat_image(batch: Mapping, index: int, count: int) -> dict[str, Any]:
+    """Return a batch of copies of one image, whose data samples are independent."""
     copies = {}
     for key, values in batch.items():
-        items = [values[place]] * count
-        if isinstance(values[place], BaseDataElement):
+        items = [values[index]] * count
+        if isinstance(values[index], BaseDataElement):
             items = [item.clone() for item in items]
         copies[key] = torch.stack(items) if isinstance(values, Tensor) else items
     return copies

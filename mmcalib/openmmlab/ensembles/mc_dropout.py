@@ -1,4 +1,4 @@
-"""Dropout that is random while a model predicts, and nothing else."""
+"""Random dropout while a model predicts, with all other layers in evaluation mode."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torch.nn.modules.dropout import _DropoutNd
 
 
 def dropout_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the dropout layers that a model predicts with, of a probability above 0.
+    """Return the dropout layers of a model with a probability above 0.
 
-    Auxiliary heads predict nothing. Dropout that a layer computes without a layer of its own, as
-    ``torch.nn.MultiheadAttention`` does, and stochastic depth are no such layers.
+    Those of auxiliary heads, which predict nothing, are left out. Stochastic depth is no such
+    layer, nor is dropout inside another layer, as in ``torch.nn.MultiheadAttention``.
     """
-    return [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, _DropoutNd) and module.p > 0 and 'auxiliary' not in name
-    ]
+    layers = []
+    for name, module in model.named_modules():
+        if isinstance(module, _DropoutNd) and module.p > 0 and 'auxiliary' not in name:
+            layers.append(module)
+    return layers
 
 
 @contextmanager
 def random_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterator[None]:
-    """Have dropout layers drop by a seed for a while; all others stay as they are.
+    """Make dropout layers random by a seed inside the context; other layers do not change.
 
-    The state of the random number generators is put back.
+    The states of the random number generators are put back.
     """
     layers = dropout_layers(model)
-    before = [layer.training for layer in layers]
+    were_training = [layer.training for layer in layers]
     with torch.random.fork_rng([device] if device.type == 'cuda' else []):
         torch.manual_seed(seed)
         try:
@@ -39,13 +39,13 @@ def random_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterato
                 layer.training = True
             yield
         finally:
-            for layer, training in zip(layers, before, strict=True):
+            for layer, training in zip(layers, were_training, strict=True):
                 layer.training = training
 
 
-def seed_of(content: object, *salt: int) -> int:
-    """Return a seed that depends on an image's or a text's content and some numbers alone."""
-    start = zlib.crc32(repr(salt).encode())
+def content_seed(content: object, *numbers: int) -> int:
+    """Return a seed that depends only on some numbers and the content of an image or a text."""
+    start = zlib.crc32(repr(numbers).encode())
     if isinstance(content, Tensor):
         values = content.detach().cpu().contiguous()
         return zlib.crc32(values.view(torch.uint8).numpy().tobytes(), start)

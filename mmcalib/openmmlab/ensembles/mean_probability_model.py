@@ -12,8 +12,8 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.ensembles.batch_views import copies_of_image, views_of_batch
-from mmcalib.openmmlab.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
+from mmcalib.openmmlab.ensembles.batch_views import repeat_image, split_views
+from mmcalib.openmmlab.ensembles.mc_dropout import content_seed, dropout_layers, random_dropout
 from mmcalib.openmmlab.heads import check_softmax, classes_of_head, head_of
 from mmcalib.openmmlab.sample_writing import (
     logits_in,
@@ -26,13 +26,13 @@ from mmcalib.options import check_integer, check_number
 from mmcalib.predictions.mean import PredictionMean
 from mmcalib.tensors import check_finite, check_probabilities, check_range
 
-# By the places of a batch's images: the data sample to return, and the mean so far.
-Found = dict[int, tuple[BaseDataElement, PredictionMean]]
+# The data sample to return and the mean so far, by the index of the image in its batch.
+Means = dict[int, tuple[BaseDataElement, PredictionMean]]
 
 
 @MODELS.register_module()
 class MeanProbabilityModel(BaseTTAModel):
-    r"""Predicts the mean probabilities of N predictions, as a model of either toolbox.
+    r"""Model of either toolbox that predicts the mean probabilities of N predictions.
 
     .. math:: \bar p = \frac1N \sum_{i=1}^N \mathrm{softmax}(z_i)
 
@@ -41,21 +41,21 @@ class MeanProbabilityModel(BaseTTAModel):
     mmseg's ``seg_logits`` are :math:`\log \bar p` and ``pred_sem_seg`` is its argmax (of a binary
     head, as there, the mean probability and its threshold); mmpretrain's ``pred_score`` is
     :math:`\bar p`. So all metrics and hooks take them. Labels are those of the first view that is
-    not flipped. In memory are two predictions and sums of all, however many there are.
+    not flipped. Only two predictions and sums are in memory, however many predictions there are.
 
     Its checkpoints are the members', see :func:`mmcalib.runs.model.load`.
 
     Args:
-        module: The first member, or its config.
-        others: The other members. Each prepares its inputs by its own ``data_preprocessor``.
-        data_preprocessor: For members whose configs have none.
+        module: First member, or its config.
+        others: Other members. Each prepares its inputs by its own ``data_preprocessor``.
+        data_preprocessor: Config for members whose configs have none.
         mc_dropout: Number of passes with random dropout, with all other layers in evaluation mode;
             0 for none. They depend only on the seed and the image, not on its batch or process.
             Source: Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.
         passes_at_once: Number of passes computed as one batch. It affects the random draws.
         seed: Seed of the dropout.
-        temperature: Divides :math:`\log \bar p` (of a binary head the logit of the mean), followed
-            by a softmax.
+        temperature: Divisor of :math:`\log \bar p` (of a binary head, of the logit of the mean)
+            before a softmax; None for 1.
         disagreement: Whether data samples get ``mutual_information``, see
             :class:`~mmcalib.predictions.mean.PredictionMean`: a number of a
             classifier's, in ``disagreement`` as a map ``(1, H, W)`` of a segmentor's, with the
@@ -81,7 +81,7 @@ class MeanProbabilityModel(BaseTTAModel):
         temperature: float | None = None,
         disagreement: bool = False,
     ) -> None:
-        members = [_built(member, data_preprocessor) for member in (module, *others)]
+        members = [_build_member(member, data_preprocessor) for member in (module, *others)]
         super().__init__(members[0])
         self.others = nn.ModuleList(members[1:])
         self.mc_dropout = check_integer('mc_dropout', mc_dropout, least=0)
@@ -91,31 +91,36 @@ class MeanProbabilityModel(BaseTTAModel):
         if temperature is not None:
             check_number('temperature', temperature, least=1e-6)
         self.disagreement = disagreement
-        self.names = [f'member {number + 1}' for number in range(len(members))]
+        self.names = [f'member {index + 1}' for index in range(len(members))]
         self._checked: set[int] = set()
-        classes = [classes_of_head(member) for member in members]
-        for name, member, count in zip(self.names, members, classes, strict=True):
-            check_softmax(member, name)
-            if None not in (count, classes[0]) and count != classes[0]:
-                raise UserError(
-                    f'{name} has {count} classes, but member 1 has {classes[0]}: they cannot be '
-                    'averaged'
-                )
-            if mc_dropout and not dropout_layers(member):
-                raise UserError(
-                    f'{name} has no dropout layer with a probability above 0, so all its passes '
-                    'would be equal: leave out mc_dropout, or use the config that it was trained '
-                    'with'
-                )
+        for index, member in enumerate(members):
+            self._check_member(index, member)
+
+    def _check_member(self, index: int, member: nn.Module) -> None:
+        """Raise a UserError for a member whose predictions cannot be averaged with the others'."""
+        name = self.names[index]
+        check_softmax(member, name)
+        num_classes = classes_of_head(member)
+        first_num_classes = classes_of_head(self.module)
+        if None not in (num_classes, first_num_classes) and num_classes != first_num_classes:
+            raise UserError(
+                f'{name} has {num_classes} classes, but member 1 has {first_num_classes}: they '
+                'cannot be averaged'
+            )
+        if self.mc_dropout and not dropout_layers(member):
+            raise UserError(
+                f'{name} has no dropout layer with a probability above 0, so all its passes would '
+                'be equal: leave out mc_dropout, or use the config that it was trained with'
+            )
 
     @property
     def members(self) -> list[nn.Module]:
-        """All models."""
+        """The models whose predictions are averaged."""
         return [self.module, *self.others]
 
     @property
     def threshold(self) -> float:
-        """Above which probability a binary head of mmseg predicts its class."""
+        """The probability above which a binary head of mmseg predicts its class."""
         return getattr(head_of(self.module), 'threshold', 0.5)
 
     def val_step(self, data: Mapping) -> list[BaseDataElement]:
@@ -124,71 +129,80 @@ class MeanProbabilityModel(BaseTTAModel):
 
     def test_step(self, data: Mapping) -> list[BaseDataElement]:
         """Return a data sample with the mean for each image of a batch, with or without views."""
-        found: Found = {}
-        views = views_of_batch(data)
-        for number, member in enumerate(self.members):
+        means: Means = {}
+        views = split_views(data)
+        for member_index in range(len(self.members)):
             for view in views:
                 try:
-                    for place, sample in self._predictions(member, view, number):
-                        self._add(found, place, sample, number)
-                except AssertionError as error:  # as of a U-Net that cannot halve a size
+                    for image_index, sample in self._predictions(member_index, view):
+                        self._add(means, image_index, sample, member_index)
+                except AssertionError as error:  # A U-Net may not be able to halve a size.
                     image = view['data_samples'][0].metainfo.get('img_path', 'an image')
                     hint = '; --tta-scales chooses the sizes of views' if len(views) > 1 else ''
                     raise UserError(
-                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}'
+                        f'{self.names[member_index]}, of {image}: {str(error) or repr(error)}{hint}'
                     ) from error
-            self._checked.add(number)
-        return self._finished(found)
+            self._checked.add(member_index)
+        return self._put_means(means)
 
     def merge_preds(
         self, data_samples_list: Sequence[Sequence[BaseDataElement]]
     ) -> list[BaseDataElement]:
         """Return a data sample with the mean for each image's predictions."""
-        found: Found = {}
-        for place, samples in enumerate(data_samples_list):
+        means: Means = {}
+        for image_index, samples in enumerate(data_samples_list):
             for sample in samples:
-                self._add(found, place, sample, 0)
-        return self._finished(found)
+                self._add(means, image_index, sample, 0)
+        return self._put_means(means)
 
     def _predictions(
-        self, member: nn.Module, view: Mapping, number: int
+        self, member_index: int, view: Mapping
     ) -> Iterator[tuple[int, BaseDataElement]]:
-        """Yield a member's predictions of a view, each with the place of its image."""
+        """Yield a member's predictions of a view, each with the index of its image."""
+        member = self.members[member_index]
         if not self.mc_dropout:
             yield from enumerate(member.test_step(view))
             return
-        for place, image in enumerate(view['inputs']):
-            seed = seed_of(image, self.seed, number)
-            with random_dropout(member, seed, torch.device(self.data_preprocessor.device)):
+        device = torch.device(self.data_preprocessor.device)
+        for image_index, image in enumerate(view['inputs']):
+            seed = content_seed(image, self.seed, member_index)
+            with random_dropout(member, seed, device):
                 for start in range(0, self.mc_dropout, self.passes_at_once):
                     count = min(self.passes_at_once, self.mc_dropout - start)
-                    for sample in member.test_step(copies_of_image(view, place, count)):
-                        yield place, sample
+                    for sample in member.test_step(repeat_image(view, image_index, count)):
+                        yield image_index, sample
 
-    def _add(self, found: Found, place: int, sample: BaseDataElement, number: int) -> None:
-        """Take in one prediction of the image at a place of the batch."""
-        kept, mean = found.get(place) or (sample, self._new_mean())
-        upright = kept.metainfo.get('flip') and not sample.metainfo.get('flip')
-        found[place] = (sample if upright else kept), mean
+    def _add(
+        self, means: Means, image_index: int, sample: BaseDataElement, member_index: int
+    ) -> None:
+        """Add one prediction of an image to its mean."""
+        if image_index in means:
+            first_sample, mean = means[image_index]
+            is_first_upright = first_sample.metainfo.get('flip') and not sample.metainfo.get('flip')
+            if is_first_upright:
+                means[image_index] = (sample, mean)
+        else:
+            mean = PredictionMean(disagreement=self.disagreement, threshold=self.threshold)
+            means[image_index] = (sample, mean)
         try:
             probs = probabilities_in(sample)
-            # A head is a softmax or not; what it says may be NaN of any image.
+            # Any prediction may be NaN, but a head is a softmax always or never.
             check_finite(probs, 'its prediction')
-            if number not in self._checked:
-                check = check_range if len(probs) == 1 else check_probabilities
-                check(probs, 'its prediction')
+            if member_index not in self._checked:
+                if len(probs) == 1:
+                    check_range(probs, 'its prediction')
+                else:
+                    check_probabilities(probs, 'its prediction')
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')
-            raise UserError(f'{self.names[number]}, of {image}: {error}') from error
+            raise UserError(f'{self.names[member_index]}, of {image}: {error}') from error
 
-    def _new_mean(self) -> PredictionMean:
-        return PredictionMean(disagreement=self.disagreement, threshold=self.threshold)
-
-    def _finished(self, found: Found) -> list[BaseDataElement]:
-        """Return the data samples of a batch, with their means."""
+    def _put_means(self, means: Means) -> list[BaseDataElement]:
+        """Return the data samples of a batch, with the means for their scores."""
         samples = []
-        for sample, mean in (found[place] for place in sorted(found)):
+        for image_index in sorted(means):
+            sample, mean = means[image_index]
             if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
                 raise UserError(
                     'all views are flipped, so their labels may be too: add a view that is not '
@@ -204,7 +218,8 @@ class MeanProbabilityModel(BaseTTAModel):
         return samples
 
 
-def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Module:
+def _build_member(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Module:
+    """Return a member from its config, or as it is."""
     if isinstance(member, nn.Module):
         return member
     member = deepcopy(member)

@@ -22,7 +22,7 @@ FILE_KEYS = ('img_path', 'seg_map_path')
 
 
 class BrokenSamples(Hook):
-    """Makes errors while loading data name the file, as OpenCV's of an empty image does not.
+    """Hook whose errors while loading data name the file, as OpenCV's of an empty image do not.
 
     Labels that the model cannot be trained on are looked for at the same place: a loss names no
     file, and on a GPU fails some steps later. It prevents lost hours.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @HOOKS.register_module()
 class ConfidenceMapHook(DrawingHook):
-    """Draws confidence maps of test images of an mmseg run, and of the worst calibrated ones.
+    """Hook that draws confidence maps of some test images of mmseg, and of the worst calibrated.
 
     Each figure has the image, its ground truth, prediction, confidence and errors, and a small
     reliability diagram with the calibration error of this image alone; one more figure has the

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DrawingHook(Hook):
-    """A hook that draws evaluations, after the numbers are logged."""
+    """Base of the hooks that draw evaluations, after the numbers are logged."""
 
     priority = 'LOW'
 

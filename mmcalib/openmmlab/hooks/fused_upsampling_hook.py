@@ -19,7 +19,7 @@ LOSSES = 'loss_decode'
 
 @HOOKS.register_module()
 class FusedUpsamplingHook(Hook):
-    """Computes the losses of mmseg's decode heads tile by tile, without full-size logits.
+    """Hook that computes the losses of mmseg's decode heads tile by tile, without full-size logits.
 
     mmseg's heads upsample the logits to the size of the labels before the loss, so a training step
     holds them, their log-softmax and their gradients. With this hook, during a training, a head

@@ -16,7 +16,7 @@ from mmcalib.errors import UserError
 
 @HOOKS.register_module()
 class KeepLogitsHook(Hook):
-    """Adds the output of a classifier's head to its data samples, as ``logits``.
+    """Hook that adds the output of a classifier's head to its data samples, as ``logits``.
 
     It does so in validations and tests, since mmpretrain's samples have only the softmax.
     :class:`~mmcalib.openmmlab.metrics.OODMetric` requires logits for the scores ``'max_logit'`` and

@@ -32,7 +32,7 @@ from mmcalib.options import check_ignore_index
 
 @HOOKS.register_module()
 class LearnFromValidationHook(Hook):
-    """Updates every ``CALSLoss`` and ``AdaFocalLoss`` after each validation of its training.
+    """Hook that updates ``CALSLoss`` and ``AdaFocalLoss`` after each validation of a training.
 
     Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
     pixels do not. All processes update from the samples of all of them, in one order, so that they

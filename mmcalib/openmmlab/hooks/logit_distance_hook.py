@@ -21,7 +21,7 @@ HEADS_LOSSES = ('loss_module', 'loss_decode')
 
 @HOOKS.register_module()
 class LogitDistanceHook(Hook):
-    r"""Logs the logit distances, which margin-based label smoothing keeps below its margin.
+    r"""Hook that logs logit distances, which margin-based label smoothing keeps below its margin.
 
     Beside the loss it logs scalars of the distances :math:`d_k = \max_j l_j - l_k` over all valid
     predictions of a batch and all K classes (so 1/K of them are 0, those of the largest logits):

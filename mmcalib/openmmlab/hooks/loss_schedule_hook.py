@@ -14,7 +14,7 @@ from mmcalib.losses.calibration_loss import CalibrationLoss
 
 @HOOKS.register_module()
 class LossScheduleHook(Hook):
-    r"""Sets a parameter of calibration losses from certain epochs or iterations on.
+    r"""Hook that sets a parameter of calibration losses from certain epochs or iterations on.
 
     The value is a function of the epoch or iteration alone, so a resumed run goes on with the right
     one. It is logged as ``train/<parameter>``. The schedules of the paper's published code for

@@ -19,7 +19,7 @@ from mmcalib.options import check_choices
 
 @HOOKS.register_module()
 class ReliabilityDiagramHook(DrawingHook):
-    """Draws a reliability diagram after each evaluation that has a ``CalibrationMetric``.
+    """Hook that draws a reliability diagram after each evaluation that has a ``CalibrationMetric``.
 
     The figure goes to all backends of the run's visualizer, as ``reliability_diagram_test``, or as
     ``reliability_diagram_val`` with the epoch: with mmengine's ``LocalVisBackend`` it is a PNG

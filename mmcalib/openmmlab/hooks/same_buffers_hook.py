@@ -11,11 +11,12 @@ from mmengine.runner import Runner
 
 @HOOKS.register_module()
 class SameBuffersHook(Hook):
-    """Gives all processes the buffers of the first before a validation, as its checkpoint has them.
+    """Hook that copies the buffers of the first process to all others before a validation.
 
-    Each process updates the statistics of batch normalisation from its own batches, so a validation
-    on several processes would be of other models than the one that is saved. On one process, and
-    for SyncBN, nothing changes. Our tools add this hook to every distributed training.
+    The checkpoint has the buffers of the first process. Each process updates the statistics of
+    batch normalisation from its own batches, so a validation on several processes would be of other
+    models than the one that is saved. On one process, and for SyncBN, nothing changes. The tools
+    add this hook to every distributed training.
     """
 
     # EMAHook puts the averages into the model before.

@@ -14,7 +14,7 @@ from mmcalib.openmmlab.metrics import CalibrationMetric
 
 
 class SeveralLabelsHook(Hook):
-    """Sets ``several_labels`` of each CalibrationMetric if the head predicts several labels.
+    """Hook that sets ``several_labels`` of each CalibrationMetric by the head of the model.
 
     A sample does not say whether its scores are of a softmax or of sigmoids. Our tools add this
     hook to every run.

@@ -11,7 +11,7 @@ from mmcalib.errors import UserError
 
 @HOOKS.register_module()
 class WordVectorsHook(Hook):
-    """Gives a text model the vectors of its data's words, and refuses weights of other words.
+    """Hook that gives a text model the vectors of its words, and refuses weights of other words.
 
     A loaded checkpoint must have been trained with the vocabulary of the data in use
     (``metainfo['words']``), which is that of the training posts. Otherwise its ids mean other

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from mmcalib.openmmlab.datasets.download_sources import VECTORS_SOURCE
 
 KERNEL = 5
-WINDOW = 5 * (KERNEL - 1) + 1  # words that one value under the global maximum sees
-CHUNK = 16  # texts
+WINDOW = 5 * (KERNEL - 1) + 1  # One value under the global maximum depends on so many words.
+CHUNK = 16  # So many texts are computed together.
 
 
 @MODELS.register_module()
@@ -72,19 +72,23 @@ class GlobalPoolingCNN(BaseModule):
         if self.vectors is None:
             return
         table = torch.zeros_like(self.embedding.weight)
-        path, rows = Path(self.vectors).expanduser(), {w: row for row, w in enumerate(words, 1)}
+        path = Path(self.vectors).expanduser()
         if not path.is_file():
-            hint = f'{VECTORS_SOURCE}; or set --cfg-options model.backbone.vectors=…'
-            raise FileNotFoundError(f'there is no file {path.absolute()}. {hint}')
+            raise FileNotFoundError(
+                f'there is no file {path.absolute()}. {VECTORS_SOURCE}; or set --cfg-options '
+                'model.backbone.vectors=…'
+            )
+        missing_ids = {word: word_id for word_id, word in enumerate(words, 1)}
         with path.open(encoding='utf-8') as file:
             for line in file:
                 word, *numbers = line.split()
-                if word in rows:
-                    table[rows.pop(word)] = torch.tensor(
-                        [float(number) for number in numbers], device='cpu'
-                    )
+                if word in missing_ids:
+                    vector = [float(number) for number in numbers]
+                    table[missing_ids.pop(word)] = torch.tensor(vector, device='cpu')
         self.embedding.weight.data.copy_(table)
-        print_log(f'{len(rows)} of {len(words)} words have no vector in {path}', logger='current')
+        print_log(
+            f'{len(missing_ids)} of {len(words)} words have no vector in {path}', logger='current'
+        )
 
     def forward(self, ids: Tensor) -> tuple[Tensor]:
         """Return the hidden layer, ``(N, channels)``, of ids ``(N, length)``, 0 for padding.
@@ -92,11 +96,11 @@ class GlobalPoolingCNN(BaseModule):
         mmpretrain's data preprocessor makes floats of the ids.
         """
         ids = ids.long()
-        # The windows that see only padding are all alike, so one of them is enough for the maximum.
-        # With texts of similar length together most of the padding goes, and its work with it.
-        first, order = (ids != 0).int().argmax(dim=1).sort()
+        # All windows of padding alone are equal, so one of them is enough for the maximum. Texts of
+        # similar length are computed together, without most of their padding.
+        first_word, order = (ids != 0).int().argmax(dim=1).sort()
         pooled = []
-        for start, rows in zip(first[::CHUNK].tolist(), order.split(CHUNK), strict=True):
-            words = self.embedding(ids[rows, max(start - WINDOW, 0) :])
-            pooled.append(self.convs(words.transpose(1, 2)).amax(dim=2))
+        for start, texts in zip(first_word[::CHUNK].tolist(), order.split(CHUNK), strict=True):
+            vectors = self.embedding(ids[texts, max(start - WINDOW, 0) :])
+            pooled.append(self.convs(vectors.transpose(1, 2)).amax(dim=2))
         return (self.hidden(torch.cat(pooled)[order.argsort()]),)

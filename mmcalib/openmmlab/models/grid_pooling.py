@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 @MODELS.register_module()
 class GridAveragePooling(BaseModule):
-    """Average feature maps over a grid of `size` × `size` cells and flatten them.
+    """Neck that averages feature maps over a grid of `size` × `size` cells and flattens them.
 
     Maps ``(N, C, H, W)`` become features ``(N, C·size²)``, channel by channel; mmpretrain's
     ``GlobalAveragePooling`` is the case of one cell.
 
     Args:
-        size: Cells per side.
+        size: Number of cells per side.
 
     Source: the published code, whose ResNets for Tiny-ImageNet end in 2 × 2 cells.
     """

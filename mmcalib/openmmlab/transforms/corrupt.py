@@ -1,4 +1,4 @@
-"""Images corrupted as in ImageNet-C, alike on any number of workers and processes."""
+"""Corruptions of images as in ImageNet-C, the same on any number of workers and processes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mmcalib.names import CORRUPTION_GROUPS, CORRUPTIONS, SEVERITIES
 from mmcalib.options import check_choice, check_integer
 from mmcalib.tensors import unchanged_randomness
 
-FLIPS = {'bgr': -1, 'rgb': 1}  # of channels, for the RGB that corruptions take
-# What is done to each pixel by itself; the others reach around it.
-OF_PIXELS = (*CORRUPTION_GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
-LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
-# They take their random numbers from generators of their own.
+CHANNEL_STEPS = {'bgr': -1, 'rgb': 1}  # Slices of these steps change channels to RGB and back.
+# These corruptions change each pixel by itself; the others depend on its neighbours.
+PIXELWISE = (*CORRUPTION_GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
+LEAST_SIZE = 32  # imagecorruptions requires it of both sides, for all corruptions.
+# These corruptions take their random numbers from generators of their own.
 SEEDED = ('impulse_noise', 'glass_blur')
 
 
 @TRANSFORMS.register_module()
 class Corrupt:
-    """Corrupt an image as in ImageNet-C: one of its 15 corruptions, or of the 4 held out.
+    """Transform that corrupts an image as in ImageNet-C, by one of 15 corruptions or 4 held out.
 
     It stands after the image was loaded and resized, and before it is normalised or packed; labels
-    stay where they are. What is random depends on the pixels of the image, the corruption, its
-    severity and the seed alone, so a test gives the same numbers on any number of workers and
-    processes, and of any part of its data.
+    do not change. Random choices depend only on the pixels of the image, the corruption, its
+    severity and the seed, so a test gives the same numbers on any number of workers and processes,
+    and of any part of its data.
 
     Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
     and Perturbations", ICLR 2019, in the form for images of any size of Michaelis et al.,
@@ -37,8 +37,8 @@ class Corrupt:
     differences. The first two arguments are those of mmdetection's ``Corrupt``.
 
     Args:
-        corruption: A name of :data:`mmcalib.names.CORRUPTIONS`.
-        severity: From 1 to 5; 0 leaves the image as it is.
+        corruption: Name of one of :data:`mmcalib.names.CORRUPTIONS`.
+        severity: Severity from 1 to 5; 0 leaves the image as it is.
         seed: Seed of all random choices.
         channel_order: Channel order of the image: ``'bgr'``, as the toolboxes load files, or
             ``'rgb'``, like mmpretrain's CIFAR-10. Irrelevant for grey images.
@@ -64,45 +64,56 @@ class Corrupt:
         self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
         self.severity = check_choice('severity', severity, (0, *SEVERITIES))
         self.seed = check_integer('seed', seed, least=0)
-        self.flip = FLIPS[check_choice('channel_order', channel_order, FLIPS)]
+        check_choice('channel_order', channel_order, CHANNEL_STEPS)
+        self.channel_step = CHANNEL_STEPS[channel_order]
         self.value_range = value_range
         if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
             raise UserError(f'value_range must rise from black to white, got {value_range}')
         if severity:
             function = corruption_function(corruption)
-            if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
+            if corruption == 'glass_blur':  # It is compiled now, not in each worker that is forked.
                 function(np.zeros((1, 1, 3), np.uint8), severity, seed=0)
 
     def __call__(self, results: dict) -> dict:
-        if self.severity:
-            image = results['img']
-            check_image(image, self.value_range)
-            check_size(image.shape, [self.corruption])
-            low, high = self.value_range or (0, 255)
-            levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
-            values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
-            values = np.rint(values) if image.dtype.kind in 'iu' else values
-            results['img'] = np.ascontiguousarray(values, image.dtype)
+        if not self.severity:
+            return results
+        image = results['img']
+        check_image(image, self.value_range)
+        check_size(image.shape, [self.corruption])
+        low, high = self.value_range or (0, 255)
+        levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
+        values = low + self._corrupt(np.uint8(levels)) * ((high - low) / 255)
+        if image.dtype.kind in 'iu':
+            values = np.rint(values)
+        results['img'] = np.ascontiguousarray(values, image.dtype)
         return results
 
-    def _corrupted(self, image: np.ndarray) -> np.ndarray:
-        """Return the corrupted image of 8 bits."""
+    def _corrupt(self, image: np.ndarray) -> np.ndarray:
+        """Return a corrupted 8-bit image."""
+        is_grey = image.ndim == 2 or image.shape[2] == 1
+        if is_grey:  # Three equal channels are corrupted, and red is kept.
+            rgb = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
+            return self._corrupt_rgb(rgb)[..., 0].reshape(image.shape)
+        rgb = np.ascontiguousarray(image[..., :: self.channel_step])
+        return self._corrupt_rgb(rgb)[..., :: self.channel_step]
+
+    def _corrupt_rgb(self, rgb: np.ndarray) -> np.ndarray:
+        """Return a corrupted 8-bit image of three channels."""
         from PIL import Image
 
-        grey = image.ndim == 2 or image.shape[2] == 1  # three equal colours, of which red is kept
-        colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2) if grey else image
-        rgb = np.ascontiguousarray(colours[..., :: 1 if grey else self.flip])
-        # Four words of 32 bits that only the image and the options decide.
+        # The seed is a digest of the image and the options, four words of 32 bits.
         options = f'{self.seed} {self.corruption} {self.severity} {rgb.shape}'
         digest = blake2b(options.encode(), digest_size=16)
         digest.update(rgb)
-        words = np.frombuffer(digest.digest(), '<u4')
-        seed = {'seed': int(words[0])} if self.corruption in SEEDED else {}
+        seeds = np.frombuffer(digest.digest(), '<u4')
+        function = corruption_function(self.corruption)
         with unchanged_randomness():
-            np.random.seed(words)
-            function = corruption_function(self.corruption)
-            found = np.uint8(function(Image.fromarray(rgb), self.severity, **seed))
-        return found[..., 0].reshape(image.shape) if grey else found[..., :: self.flip]
+            np.random.seed(seeds)
+            if self.corruption in SEEDED:
+                corrupted = function(Image.fromarray(rgb), self.severity, seed=int(seeds[0]))
+            else:
+                corrupted = function(Image.fromarray(rgb), self.severity)
+        return np.uint8(corrupted)
 
 
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
@@ -115,18 +126,22 @@ def check_image(image: object, value_range: Sequence[float] | None = None) -> No
         )
 
 
-def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
-    """Return those corruptions for which an image is too small."""
-    small = min(shape[:2]) < LEAST_SIZE
-    return [name for name in corruptions if small and name not in OF_PIXELS]
+def corruptions_too_large(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
+    """Return the corruptions that require larger images."""
+    if min(shape[:2]) >= LEAST_SIZE:
+        return []
+    return [name for name in corruptions if name not in PIXELWISE]
 
 
 def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
-    """Raise a ValueError that names those corruptions for which an image is too small."""
-    if wide := too_wide(shape, corruptions):
-        hint = f'leave out {", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
-        size = f'smaller than the {LEAST_SIZE}×{LEAST_SIZE} that these corruptions require'
-        raise UserError(f'an image of {shape[0]}×{shape[1]} pixels is {size}: {hint}')
+    """Raise a ValueError that names the corruptions that require larger images."""
+    too_large = corruptions_too_large(shape, corruptions)
+    if too_large:
+        raise UserError(
+            f'an image of {shape[0]}×{shape[1]} pixels is smaller than the '
+            f'{LEAST_SIZE}×{LEAST_SIZE} that these corruptions require: leave out '
+            f'{", ".join(too_large)}. Any size suits {", ".join(PIXELWISE)}'
+        )
 
 
 @cache
@@ -139,6 +154,7 @@ def corruption_function(name: str) -> Callable:
     try:
         from imagecorruptions import corruption_dict
     except ImportError as error:
-        hint = "imagecorruptions-imaug: pip install 'mmcalib[shift]'"
-        raise UserError(f'Corrupt requires {hint}') from error
+        raise UserError(
+            "Corrupt requires imagecorruptions-imaug: pip install 'mmcalib[shift]'"
+        ) from error
     return corruption_dict[name]

@@ -1,17 +1,16 @@
-"""Transforms for test pipelines of mmseg: at which size it predicts, and what is unseen."""
+"""Transforms for test pipelines of mmseg: the size of its predictions, and labels of OOD pixels."""
 
 from __future__ import annotations
 
 from mmengine.registry import TRANSFORMS
 
+from mmcalib.openmmlab.samples import IGNORE_INDEX
 from mmcalib.options import check_integer
-
-IGNORED = 255  # by which mmseg's data sets replace what is not in their `classes`
 
 
 @TRANSFORMS.register_module()
 class AtInputSize:
-    """Make mmseg predict at the resized size of an image instead of its original one.
+    """Transform for mmseg to predict at the resized size of an image instead of its original one.
 
     It stands in a test pipeline between ``LoadAnnotations`` followed by ``Resize`` and
     ``PackSegInputs``, so that predictions and resized labels are compared. mmseg brings its logits
@@ -27,14 +26,16 @@ class AtInputSize:
 
 @TRANSFORMS.register_module()
 class LabelUntrainedClasses:
-    """Give a label to the classes that a data set's ``metainfo`` leaves out, which mmseg ignores.
+    """Transform that labels the classes which a data set's ``metainfo`` leaves out.
 
-    It stands in a test pipeline before ``LoadAnnotations``, with the `ood_index` that
-    :class:`~mmcalib.openmmlab.metrics.OODMetric` has. What has no class at all, such as the
-    borders of VOC, stays ignored.
+    mmseg ignores these classes otherwise.
+
+    It stands in a test pipeline before ``LoadAnnotations``, with the `ood_index` of
+    :class:`~mmcalib.openmmlab.metrics.OODMetric`. Pixels without any class, such as the borders of
+    VOC, stay ignored.
 
     Args:
-        ood_index: The label, from 0 to 254; not that of a trained class.
+        ood_index: Label of these classes, from 0 to 254; not that of a trained class.
 
     Raises:
         TypeError: If it is no integer.
@@ -44,16 +45,23 @@ class LabelUntrainedClasses:
 
     def __init__(self, ood_index: int) -> None:
         self.ood_index = check_integer('ood_index', ood_index, least=0)
-        if ood_index >= IGNORED:
-            raise ValueError(f'ood_index must be below {IGNORED}, which is ignored: {ood_index}')
+        if ood_index >= IGNORE_INDEX:
+            raise ValueError(
+                f'ood_index must be below {IGNORE_INDEX}, which is ignored: {ood_index}'
+            )
 
     def __call__(self, results: dict) -> dict:
-        labels = results.get('label_map') or {}
-        known = labels.values()
-        if 'gt_seg_map' in results or IGNORED not in known or self.ood_index in known:
-            needed = 'it must stand before LoadAnnotations, metainfo.classes leave classes out'
-            raise ValueError(f'{needed}, and ood_index={self.ood_index} be new: {labels}')
-        # A map of its own: samples may share that of the data set.
-        there = {IGNORED: self.ood_index}
-        results['label_map'] = {old: there.get(new, new) for old, new in labels.items()}
+        label_map = results.get('label_map') or {}
+        has_untrained = IGNORE_INDEX in label_map.values()
+        is_new = self.ood_index not in label_map.values()
+        if 'gt_seg_map' in results or not has_untrained or not is_new:
+            raise ValueError(
+                'it must stand before LoadAnnotations, metainfo.classes leave classes out, and '
+                f'ood_index={self.ood_index} be new: {label_map}'
+            )
+        # Samples may share the map of the data set, so this one is new.
+        results['label_map'] = {
+            original: self.ood_index if label == IGNORE_INDEX else label
+            for original, label in label_map.items()
+        }
         return results

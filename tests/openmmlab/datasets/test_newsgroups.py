@@ -8,7 +8,7 @@ from sklearn import datasets
 from sklearn.datasets import load_files
 
 from mmcalib.openmmlab.datasets import Newsgroups20
-from mmcalib.openmmlab.datasets.newsgroups import GROUPS, SPLITS, Post, split_posts, words_of
+from mmcalib.openmmlab.datasets.newsgroups import GROUPS, SPLITS, Post, split_posts, split_words
 from mmcalib.runs.missing_data import missing_data_message
 
 
@@ -56,7 +56,7 @@ def test_protocols(protocol, sizes, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('length', [2, 5])
-def test_ids_are_those_of_keras_on_the_words_of_the_training_posts(length, tmp_path):
+def test_ids_are_those_of_keras_on_the_split_words_the_training_posts(length, tmp_path):
     splits = build(write_posts(tmp_path), num_words=5, length=length)
     posts = [Path(path).read_text('latin-1') for path in paths(splits)]
     # Without the header, which names the group.
@@ -77,7 +77,7 @@ def test_words_are_those_of_keras_behind_the_header():
         ('\n\nno header', ['no', 'header']),
         ("a: b\n\nDon't_stop!", ["don't", 'stop']),
     ):
-        assert words_of(Post('sci.med', '1', '', '', raw)) == words
+        assert split_words(Post('sci.med', '1', '', '', raw)) == words
 
 
 def test_scikit_learns_copy_is_used_only_if_asked_for(tmp_path, monkeypatch):

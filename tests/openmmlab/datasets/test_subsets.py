@@ -9,7 +9,7 @@ from mmengine.registry import DATASETS
 from torch.utils.data import DataLoader
 
 from mmcalib.openmmlab.datasets import Digits, EvenSubset, seeded_split
-from mmcalib.openmmlab.datasets.seeded_split import draw, draw_per_class
+from mmcalib.openmmlab.datasets.seeded_split import choose_indices, choose_indices_per_class
 
 DIGITS = dict(type='Digits', split='train', lazy_init=True)
 HELD_OUT = dict(type='SeededSplit', part='held_out')
@@ -61,11 +61,13 @@ def test_the_parts_of_a_split_make_up_the_whole_in_its_order(options):
 
 def test_the_draws_stay_what_they_were():
     """Whoever has trained with a config's split must get the same one from every later version."""
-    cifar10 = draw(50_000, 5000, seed=0)
+    cifar10 = choose_indices(50_000, 5000, seed=0)
     assert cifar10[:5].tolist() == [14, 22, 24, 28, 64] and cifar10.sum() == 126_459_119
-    tiny = draw_per_class(np.arange(100_000) // 500, 50, seed=0)
+    tiny = choose_indices_per_class(np.arange(100_000) // 500, 50, seed=0)
     assert tiny[:5].tolist() == [6, 17, 25, 26, 36] and tiny.sum() == 500_002_312
-    assert np.array_equal(draw(60, 8, seed=5), sorted(np.random.RandomState(5).permutation(60)[:8]))
+    assert np.array_equal(
+        choose_indices(60, 8, seed=5), sorted(np.random.RandomState(5).permutation(60)[:8])
+    )
 
 
 def test_splits_that_cannot_be_are_refused():

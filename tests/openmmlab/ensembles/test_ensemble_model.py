@@ -12,8 +12,8 @@ from torch import nn
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
-from mmcalib.openmmlab.ensembles.batch_views import copies_of_image
-from mmcalib.openmmlab.ensembles.mc_dropout import dropout_layers, seed_of
+from mmcalib.openmmlab.ensembles.batch_views import repeat_image
+from mmcalib.openmmlab.ensembles.mc_dropout import content_seed, dropout_layers
 from mmcalib.openmmlab.sample_writing import probabilities_in
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
@@ -135,10 +135,10 @@ def test_dropout_is_drawn_by_the_seed_and_the_image(case, at_once):
     # The plain loop: each image by itself, with its own seed.
     singles = [(b, place) for b in batches for place in range(len(b['inputs']))]
     for sample, (batch, place) in zip(samples, singles, strict=True):
-        torch.manual_seed(seed_of(batch['inputs'][place], 3, 0))
+        torch.manual_seed(content_seed(batch['inputs'][place], 3, 0))
         for layer in dropout_layers(member):
             layer.train()
-        copies = [copies_of_image(batch, place, n) for n in ([1] * 6 if at_once == 1 else [4, 2])]
+        copies = [repeat_image(batch, place, n) for n in ([1] * 6 if at_once == 1 else [4, 2])]
         probs = [probabilities_in(each) for each in predict(member, copies)]
         member.eval()
         torch.testing.assert_close(probabilities_in(sample), sum(probs) / 6)

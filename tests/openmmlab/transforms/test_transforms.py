@@ -13,7 +13,7 @@ from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS, select_corr
 from mmcalib.openmmlab.transforms import Corrupt, LabelUntrainedClasses
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
-    OF_PIXELS,
+    PIXELWISE,
     check_size,
     corruption_function,
 )
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused():
 
 @needs_extra
 def test_what_is_done_pixel_by_pixel_takes_any_size():
-    for name in OF_PIXELS:
+    for name in PIXELWISE:
         assert corrupted(name, image=PHOTO[:2, :3]).shape == (2, 3, 3)
     with pytest.raises(ValueError, match=r'leave out snow, pixelate\.'):
         check_size((LEAST_SIZE, LEAST_SIZE - 1, 3), ['snow', 'contrast', 'pixelate'])
