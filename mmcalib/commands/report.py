@@ -9,9 +9,9 @@ from pathlib import Path
 from mmcalib.cli.report import ReportOptions
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, whole_file
-from mmcalib.reports.formats import content_of
-from mmcalib.reports.tables import Table, tables_of
-from mmcalib.reports.tested_runs import find_runs
+from mmcalib.reports.formats import format_tables
+from mmcalib.reports.tables import Table, tables_from_runs
+from mmcalib.reports.tested_runs import TestedRun, find_runs
 from mmcalib.texts import printable
 
 FORMAT_OF_SUFFIX = {
@@ -29,25 +29,30 @@ def report_runs(options: ReportOptions) -> None:
     check_outputs(options)
     formats = output_formats(options)
     runs, excluded = find_runs(options.folders)
-    tables = tables_of(runs, options.protocol)
+    tables = tables_from_runs(runs, options.protocol)
     for path, output_format in formats.items():
         if output_format == 'html':
-            from mmcalib.reports.page import (
-                page_of,  # matplotlib takes 0.3 s, which tables need not
-            )
-
-            content = page_of(
-                tables,
-                excluded,
-                runs,
-                folder=options.figures,
-                figure_format=options.figure_format,
-            )
+            content = page_content(options, runs, tables, excluded)
         else:
-            content = content_of(output_format, tables, excluded)
+            content = format_tables(output_format, tables, excluded)
         if output_format in ('csv', 'json'):
             print_notes(tables, excluded)
         write_content(content, path)
+
+
+def page_content(
+    options: ReportOptions,
+    runs: Sequence[TestedRun],
+    tables: Sequence[Table],
+    excluded: Sequence[str],
+) -> str:
+    """Return the page of some runs, and write its figures if there is a folder for them."""
+    # The page takes matplotlib along, which is 0.7 s that tables need not wait for.
+    from mmcalib.reports.page import render_page
+
+    return render_page(
+        tables, excluded, runs, folder=options.figures, figure_format=options.figure_format
+    )
 
 
 def output_formats(options: ReportOptions) -> dict[str | None, str]:

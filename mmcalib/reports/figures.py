@@ -35,7 +35,7 @@ from mmcalib.visualization import (
     read_image_scores,
 )
 
-# What a figure of a sweep is drawn from, see mmcalib.runs.record.check_shape.
+# A figure of a sweep is drawn from these parts of its file, see mmcalib.runs.record.check_shape.
 SWEEP_ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
 SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [SWEEP_ROW]}
 STATISTICS_HINT = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
@@ -57,7 +57,7 @@ SHIFT_FIGURES = {
 }
 
 
-def figure_of(
+def figure_from_files(
     kind: str, paths: Sequence[str | Path], names: Sequence[str] | None = None, **drawing
 ) -> Figure:
     """Draw a figure of tested runs.

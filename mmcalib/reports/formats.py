@@ -37,12 +37,12 @@ MARKS = {
 }
 
 
-def content_of(output_format: str, tables: Sequence[Table], excluded: Sequence[str]) -> str:
+def format_tables(output_format: str, tables: Sequence[Table], excluded: Sequence[str]) -> str:
     """Return tables in a format, with what is in none of them where the format has a place.
 
     Args:
         output_format: ``'text'``, ``'markdown'``, ``'latex'``, ``'csv'`` or ``'json'``.
-        tables: Tables that :func:`~mmcalib.reports.tables.tables_of` returned.
+        tables: Tables that :func:`~mmcalib.reports.tables.tables_from_runs` returned.
         excluded: Line for each reason for which runs are in no table.
     """
     if output_format == 'csv':

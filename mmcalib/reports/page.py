@@ -40,7 +40,7 @@ class PageFigure:
     Attributes:
         caption: Text above it.
         kind: Key of :data:`~mmcalib.reports.figures.FIGURE_KINDS`.
-        runs: What it is drawn from, by the names of the runs.
+        runs: Contents of the files that it is drawn from, by the names of the runs.
         drawing: Options of the function that draws it.
     """
 
@@ -84,7 +84,7 @@ def _break_at_separators(text: str) -> Markup:
     return Markup(PATH_SEPARATORS.sub(r'\1<wbr>', str(escape(text))))
 
 
-def page_of(
+def render_page(
     tables: Sequence[Table],
     excluded: Sequence[str],
     runs: Sequence[TestedRun],
@@ -101,7 +101,7 @@ def page_of(
     named.
 
     Args:
-        tables: Tables that :func:`mmcalib.reports.tables.tables_of` returned.
+        tables: Tables that :func:`mmcalib.reports.tables.tables_from_runs` returned.
         excluded: Line for each reason for which runs are in no table, as
             :func:`mmcalib.reports.tested_runs.find_runs` returned them.
         runs: Runs that it returned, for the sweeps that they are part of.

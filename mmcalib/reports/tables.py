@@ -17,7 +17,7 @@ from mmcalib.runs.record import checkpoint_paths, digest
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
-# What is equal in ensembles that share a row.
+# Ensembles that share a row are equal in these.
 ENSEMBLE_KEYS = ('views', 'mc_dropout', 'calibration')
 MEMBER_KEYS = ('loss', 'training', 'network', 'calibration')
 # Parts of an evaluation that a note does not repeat.
@@ -49,7 +49,7 @@ class Table:
     notes: list[str]
 
 
-def tables_of(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Table]:
+def tables_from_runs(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Table]:
     """Return a table for each test set and network, by name.
 
     All runs of a table were evaluated alike: as most of them were, or by `protocol`. The others,
@@ -84,7 +84,7 @@ def _table_key(run: TestedRun) -> dict:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
-    return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.about}
+    return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.details}
 
 
 def _common_name(runs: Sequence[TestedRun]) -> str:
@@ -168,7 +168,7 @@ def evaluation_text(run: TestedRun) -> str:
     """Return the test set and the options of the calibration metric."""
     data = run.evaluation.get('dataset', {})
     words = [str(value) for key, value in data.items() if key != 'samples']
-    test_set = ' '.join([*words, run.about]).strip()
+    test_set = ' '.join([*words, run.details]).strip()
     parts = [f'{data.get("samples", 0):,} samples of {test_set}']
     options = {key: part for key, part in run.evaluation.items() if key not in NOT_IN_NOTES}
     for path, value in flatten(options).items():
@@ -270,7 +270,7 @@ def _row_key(run: TestedRun) -> list:
         has_loss or run.record.experiment,
         sorted(member_keys, key=digest),
         [run.record.model[key] for key in ENSEMBLE_KEYS],
-        [run.kind, run.about, run.evaluation, run.suffix, run.checkpoint],
+        [run.kind, run.details, run.evaluation, run.suffix, run.checkpoint],
     ]
 
 
@@ -283,7 +283,7 @@ def _settings(run: TestedRun) -> dict:
         'checkpoint': run.checkpoint,
         'preprocessor': network.get('data_preprocessor'),
         'evaluation': run.evaluation,
-        'tested': run.about,
+        'tested': run.details,
     }
 
 

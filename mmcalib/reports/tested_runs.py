@@ -40,8 +40,8 @@ class TestedRun:
         record: Record of its test.
         metrics: Values for the table, by key.
         evaluation: How they were measured.
-        kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
-        about: Details of that, such as the corruptions.
+        kind: Kind of the table, such as ``'under shift'``; empty for the test data alone.
+        details: Details of that, such as the corruptions.
         suffix: Text that tells it from other parts of the same record.
         tests: Tests on shifted data, see :func:`~mmcalib.reports.shifts.tests_in`.
     """
@@ -51,7 +51,7 @@ class TestedRun:
     metrics: dict[str, float]
     evaluation: dict
     kind: str = ''
-    about: str = ''
+    details: str = ''
     suffix: str = ''
     tests: list[dict] = field(default_factory=list)
 
@@ -181,7 +181,7 @@ def read_runs(path: Path) -> Iterator[TestedRun]:
             metrics=shift_columns(tests),
             evaluation=_compared_evaluation(record),
             kind='under shift',
-            about=f'under {shift_description(tests)}',
+            details=f'under {shift_description(tests)}',
             tests=tests,
         )
 
@@ -214,10 +214,10 @@ def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[Tes
         # The data set of the record has the samples of the OOD sets too.
         data = evaluation.get('dataset', {})
         evaluation['dataset'] = {**data, 'samples': counts['ID']}
-        about = ', '.join(f'{count:,} of {name}' for name, count in ood_sets.items())
+        opponents = ', '.join(f'{count:,} of {name}' for name, count in ood_sets.items())
     else:
         label = '' if ood_metric['ood_index'] is None else f' of label {ood_metric["ood_index"]}'
-        about = f'{counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
+        opponents = f'{counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
     for score in ood_metric['scores']:
         yield TestedRun(
             path=str(folder),
@@ -225,7 +225,7 @@ def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[Tes
             metrics=_ood_values(record, f'{ood_metric["prefix"]}/{score}/', len(ood_sets)),
             evaluation=evaluation,
             kind='against unseen classes',
-            about=f'against {about}',
+            details=f'against {opponents}',
             suffix=f' by {score}',
         )
 

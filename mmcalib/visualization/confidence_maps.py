@@ -123,8 +123,8 @@ class ConfidenceMaps:
                 info = json.loads(str(file['info']))
                 for list_name in VIEW_LISTS:
                     info[list_name] = [
-                        cls._read_view(file, f'{list_name}_{number}', about)
-                        for number, about in enumerate(info[list_name])
+                        cls._read_view(file, f'{list_name}_{number}', description)
+                        for number, description in enumerate(info[list_name])
                     ]
                 return cls(**info)
         except BROKEN_FILE as error:
@@ -133,9 +133,11 @@ class ConfidenceMaps:
             ) from error
 
     @staticmethod
-    def _read_view(file: Mapping[str, np.ndarray], prefix: str, about: dict) -> ConfidenceView:
+    def _read_view(
+        file: Mapping[str, np.ndarray], prefix: str, description: dict
+    ) -> ConfidenceView:
         arrays = {key: file[f'{prefix}_{key}'] for key in VIEW_ARRAYS}
-        return ConfidenceView(**about, **arrays)
+        return ConfidenceView(**description, **arrays)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class ViewRow:
         height, width = self.view.label.shape
         return height / width
 
-    def shows_image_of(self, other: ViewRow | None) -> bool:
+    def shows_same_image(self, other: ViewRow | None) -> bool:
         """Return whether another row has the same image and labels."""
         if other is None or self.view.index != other.view.index:
             return False
@@ -197,7 +199,7 @@ def draw_confidence_maps(
     previous_row = None
     shown_classes = set()
     for (*map_axes, diagram), row in zip(grid, rows, strict=True):
-        _draw_maps(map_axes, row, colours, hide_image=row.shows_image_of(previous_row))
+        _draw_maps(map_axes, row, colours, hide_image=row.shows_same_image(previous_row))
         _draw_reliability(diagram, row.view)
         shown_classes.update(row.view.label[row.view.valid].tolist())
         shown_classes.update(row.view.predicted.flat)

@@ -21,7 +21,7 @@ from mmcalib.visualization.panels import (
 )
 from mmcalib.visualization.reliability import BLUE, Bins, draw_diagonal, filled_bins
 
-MARGIN = 0.03  # of the axes, at each end
+MARGIN = 0.03  # at each end of the axes, as a share of their length
 
 
 def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:

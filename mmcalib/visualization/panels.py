@@ -31,7 +31,7 @@ class PlottedRun:
 
     Attributes:
         label: Its name, as matplotlib shows it.
-        content: What is drawn of it, such as its statistics.
+        content: Data that are drawn, such as its statistics.
         look: Its look in this figure.
     """
 
@@ -67,7 +67,7 @@ def panels(
     """Return a figure with a square panel for each run, four in a row, or one panel for all runs.
 
     Args:
-        runs: What is drawn, by the names of the runs.
+        runs: Data that are drawn, by the names of the runs.
         below: Heights of further axes below the square ones, as shares of these.
         overlay: Whether one panel shows all runs.
     """
@@ -180,7 +180,7 @@ def statistics_title(
 
     Args:
         name: Name of the run; an empty one takes no line.
-        statistics: What was measured.
+        statistics: Statistics of the evaluation.
         metrics: Metrics to show, in percent.
         note: Text behind the number of predictions.
         separator: Text between the metrics and the number of predictions.

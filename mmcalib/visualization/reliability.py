@@ -44,7 +44,7 @@ MIN_IMAGES = 5
 # Positions of an inset: above the diagonal, where over-confident networks leave room, and below it.
 UPPER_LEFT = (0.11, 0.58, 0.36, 0.36)
 LOWER_RIGHT = (0.58, 0.11, 0.36, 0.36)
-# Of an axis of log-odds, in percent: what is nearer to 0 or 100 is drawn at its ends.
+# An axis of log-odds ends here, in percent: what is nearer to 0 or 100 is drawn at its ends.
 LOG_ODDS_ENDS = (0.01, 99.999)
 LOG_ODDS_TICKS = (0.1, 1, 10, 50, 90, 99, 99.9, 99.99)
 
@@ -77,7 +77,7 @@ class DiagramOptions:
     zoom: Sequence[float] | None
     log_odds: bool
 
-    def has_bins_of(self, statistics: CalibrationStatistics) -> bool:
+    def uses_metric_bins(self, statistics: CalibrationStatistics) -> bool:
         """Return whether the bins drawn are those that the metric has used."""
         return not self.equal_mass and self.num_bins in (None, statistics.num_bins)
 
@@ -180,7 +180,7 @@ def _run_title(run: PlottedRun, options: DiagramOptions) -> str:
     note = ''
     if errors:
         note = f'{statistics.num_bins} bins'
-        if not options.has_bins_of(statistics):
+        if not options.uses_metric_bins(statistics):
             note = f'errors of {note}'
     separator = ', ' if options.overlay else '\n'
     return statistics_title(run.label, statistics, errors, note=note, separator=separator)
@@ -198,7 +198,7 @@ def _draw_single_run(
             axes.vlines(bins.conf, bins.conf, bins.accuracy, color=GAP_COLOUR, label='gap')
             _draw_curve(axes, bins, Look(BLUE, '-', 'o'), 'bins of equal count')
         return
-    has_band = options.has_bins_of(statistics) and statistics.image_bins is not None
+    has_band = options.uses_metric_bins(statistics) and statistics.image_bins is not None
     band = accuracy_band(statistics.image_bins) if has_band else None
     for axes in diagrams:
         draw_bars(axes, bins, band)
@@ -237,37 +237,15 @@ def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
         bins: Bins of equal width.
         band: ``(2, n)`` bounds of the accuracies, in percent; None to draw none.
     """
-    gap = bins.conf - bins.accuracy
-    is_faded = bins.count < FEW_IN_BIN
     zeros = np.zeros_like(bins.accuracy)
     every_bin = bins.count > 0
     _draw_chosen_bars(
         axes, bins, every_bin, bins.accuracy, zeros, color=ACCURACY_COLOUR, label='accuracy'
     )
-    _draw_chosen_bars(
-        axes,
-        bins,
-        gap > 0,
-        gap,
-        bins.accuracy,
-        facecolor='#F3B48A',
-        edgecolor=GAP_COLOUR,
-        hatch='////',
-        label='over-confident by',
-    )
-    _draw_chosen_bars(
-        axes,
-        bins,
-        gap < 0,
-        gap,
-        bins.accuracy,
-        facecolor='#8FD6BE',
-        edgecolor='#00664A',
-        hatch='....',
-        label='under-confident by',
-    )
+    _draw_gaps(axes, bins)
     axes.vlines(bins.left[1:], 0, 100, color='white', linewidth=0.6)
     axes.hlines(bins.accuracy, bins.left, bins.right, color=BLUE, linewidth=1.8)
+    is_faded = bins.count < FEW_IN_BIN
     # Faded bars are whitened, since PDF and SVG draw hatches without any opacity.
     _draw_chosen_bars(
         axes,
@@ -290,8 +268,35 @@ def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
             ecolor='black',
             elinewidth=1,
             zorder=4,
-            label='95 % interval of accuracy',  # of each bin, not of an error
+            label='95 % interval of accuracy',
         )
+
+
+def _draw_gaps(axes: Axes, bins: Bins) -> None:
+    """Draw the gaps between confidence and accuracy, in the colour and hatch of their sign."""
+    gap = bins.conf - bins.accuracy
+    _draw_chosen_bars(
+        axes,
+        bins,
+        gap > 0,
+        gap,
+        bins.accuracy,
+        facecolor='#F3B48A',
+        edgecolor=GAP_COLOUR,
+        hatch='////',
+        label='over-confident by',
+    )
+    _draw_chosen_bars(
+        axes,
+        bins,
+        gap < 0,
+        gap,
+        bins.accuracy,
+        facecolor='#8FD6BE',
+        edgecolor='#00664A',
+        hatch='....',
+        label='under-confident by',
+    )
 
 
 def _draw_chosen_bars(

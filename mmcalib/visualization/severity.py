@@ -21,7 +21,7 @@ from mmcalib.visualization.panels import (
 )
 from mmcalib.visualization.style import HATCHES, LINES
 
-BOXES_WIDTH = 0.8  # of the boxes of all runs at one severity, which are 1 apart
+BOXES_WIDTH = 0.8  # all boxes at one severity together; severities are 1 apart
 
 
 def draw_severity(

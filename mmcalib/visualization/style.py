@@ -39,7 +39,7 @@ MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '<')
 LINES = ('-', '--', '-.', ':', (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
 HATCHES = (None, '///', '..', 'xx', 'oo', '\\\\\\', '++', '**')
 GREY = '#444444'
-INVISIBLE = '\u200b'  # of no width
+INVISIBLE = '\u200b'  # a space without width
 
 
 @dataclass(frozen=True)

@@ -83,4 +83,4 @@ def check_nothing_is_cut(figure):
 
 def draw_runs(kind, paths, **options):
     """Draw a figure of runs as tools/visualize.py does."""
-    return figures.figure_of(kind, paths, **options)
+    return figures.figure_from_files(kind, paths, **options)

@@ -5,7 +5,7 @@ from records import CE
 from records import write as write_record
 
 from mmcalib.reports.formats import tables_with_notes
-from mmcalib.reports.tables import tables_of
+from mmcalib.reports.tables import tables_from_runs
 from mmcalib.reports.tested_runs import find_runs
 
 COUNTS = dict(ID=700, cifar100=50, svhn=60, dtd=70)
@@ -27,7 +27,7 @@ def write(folder, *, counts=None, sets=('',), base=60.0, prefix='ood', index=Non
 
 def tables(folder):
     runs, _ = find_runs([folder])
-    return {table.name: table for table in tables_of(runs)}
+    return {table.name: table for table in tables_from_runs(runs)}
 
 
 def test_each_score_is_a_row_of_a_table_beside_that_of_the_calibration(tmp_path):

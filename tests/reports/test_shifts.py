@@ -11,7 +11,7 @@ from records import CE, member, model, trained, write
 from mmcalib.metrics.names import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
 from mmcalib.reports.formats import robustness_table, tables_with_notes
-from mmcalib.reports.tables import tables_of
+from mmcalib.reports.tables import tables_from_runs
 from mmcalib.reports.tested_runs import find_runs
 
 LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
@@ -103,7 +103,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     clean = dict(metrics=metrics(80.0, 1.0), loss=CE)
     write(tmp_path / 'clean', 'ce/tiny', evaluation=dict(dataset=dict(type='VOC')), **clean)
     runs, others = find_runs([tmp_path])
-    tables = tables_of(runs)
+    tables = tables_from_runs(runs)
     assert not others and len(tables) == 5
     shifted = [table for table in tables if 'mIoU clean' in table.columns]
     (both,) = [table for table in shifted if len(table.rows) == 2]
@@ -121,14 +121,14 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
 
 def test_what_was_measured_or_made_otherwise_is_left_out(tmp_path):
     leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
-    assert only(tmp_path).about == 'under snow, fog at severity 1, 5'
+    assert only(tmp_path).details == 'under snow, fog at severity 1, 5'
     leave(tmp_path, 'CE', severities=[3], **FOG)  # severities of several calls
-    assert only(tmp_path).about == 'under snow at severity 1, 5; fog at severity 1, 3, 5'
+    assert only(tmp_path).details == 'under snow at severity 1, 5; fog at severity 1, 3, 5'
     later = dict(made=dict(seed=3).items(), date='2026-01-03')
     leave(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5, **later)
     for parts in (FOG, dict(corruptions=['snow'], **later)):
         leave(tmp_path / 'x', 'CE', **parts)
-    assert only(tmp_path / 'x').about == 'under snow at severity 1, 5, seed 3'
+    assert only(tmp_path / 'x').details == 'under snow at severity 1, 5, seed 3'
 
 
 def test_tests_without_that_of_clean_data_and_files_that_were_cut_off_are_named(tmp_path):
@@ -168,7 +168,7 @@ def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn
     for file in ('best.pth', 'epoch_9.pth'):
         leave(tmp_path, 'CE', file=file, **FOG)
     leave(tmp_path, 'LS α=0.1', **FOG)
-    (table,) = tables_of(find_runs([tmp_path])[0])
+    (table,) = tables_from_runs(find_runs([tmp_path])[0])
     names = ['CE', 'CE, checkpoint=epoch_9', 'LS α=0.1']
     assert [row.label for row in table.rows] == names
     assert names_in_figure(tmp_path) == [row.label for row in table.rows]
@@ -176,7 +176,7 @@ def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn
     with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are .*'LS α"):
         draw_runs('robustness', [tmp_path], only=['LS'])
     leave(tmp_path, 'CE', digest='new', date='2026-01-02', ece=7.0, **FOG)  # of the same file
-    (table,) = tables_of(find_runs([tmp_path])[0])
+    (table,) = tables_from_runs(find_runs([tmp_path])[0])
     assert table.rows[0].values(f'{ECE} clean') == [7.0] and 'seed 0 again' in table.notes[-1]
 
 

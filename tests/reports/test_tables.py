@@ -12,7 +12,7 @@ from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import HEADLINE
-from mmcalib.reports.tables import tables_of
+from mmcalib.reports.tables import tables_from_runs
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.config import load_config
 
@@ -32,7 +32,7 @@ def reported(monkeypatch, capsys):
 
 
 def only_table(*folders, **options):
-    (table,) = tables_of(find_runs(folders)[0], **options)
+    (table,) = tables_from_runs(find_runs(folders)[0], **options)
     return table
 
 
@@ -269,7 +269,7 @@ def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     write(tmp_path / 'c', 'ce/cifar', training=small)
     write(tmp_path / 'd', 'ce/cifar', **noisy)
     write(tmp_path / 'e', 'ce/cifar', loss=CE, **noisy)
-    tables = tables_of(find_runs([tmp_path])[0])
+    tables = tables_from_runs(find_runs([tmp_path])[0])
     assert [(table.name, [len(row.runs) for row in table.rows]) for table in tables] == [
         ('cifar & name', [2]), ('cifar, backbone.depth=18', [1]), ('cifar, noise=9', [1, 1])
     ]  # fmt: skip
@@ -280,7 +280,7 @@ def test_table_of_several_configs_is_titled_by_all(tmp_path):
     for number, name in enumerate(names):
         loss = dict(MBLS, margin=6.0 + number * (number != 1))
         write(tmp_path / f'{number}', f'x/{name}', loss=loss)
-    (table,) = tables_of(find_runs([tmp_path])[0])
+    (table,) = tables_from_runs(find_runs([tmp_path])[0])
     assert table.name.startswith('z_first & resnet50_cifar10 & mine & 1 more')
     # And the published figures are those of the config that has some.
     assert sum(bool(row.paper) for row in table.rows) == 1
@@ -313,7 +313,7 @@ def test_what_is_in_no_table_is_named(tmp_path, reported):
     assert broken.startswith('In no table, unreadable results.json: ')
     for name, why in (('cut', 'Expecting value'), ('list', 'no record of a'), ('no_m', 'no re')):
         assert str(tmp_path / name) in broken and why in broken
-    (table,) = tables_of(runs)
+    (table,) = tables_from_runs(runs)
     older = f'MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: {tmp_path / "a"}'
     assert eces(table) == [[3.0]] and table.notes[-1] == f'Left out, {older}.'
     assert all(' '.join(line.split()) in reported(tmp_path) for line in (*others, table.notes[-1]))
@@ -331,7 +331,7 @@ def test_the_values_of_a_sweep_are_in_a_table(seed, tmp_path):
     (tmp_path / 'sweep.json').write_text('{}')
     runs, others = find_runs([tmp_path])
     assert not others
-    assert sorted(map(eces, tables_of(runs)), key=len) == [[[7.0]], [[2.0], [6.0]]]
+    assert sorted(map(eces, tables_from_runs(runs)), key=len) == [[[7.0]], [[2.0], [6.0]]]
 
 
 SMALL = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50))

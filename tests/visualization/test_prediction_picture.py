@@ -6,14 +6,14 @@ from PIL import Image
 
 from mmcalib.visualization import draw_classification, draw_segmentation
 from mmcalib.visualization.confidence_maps import confidence_colours
-from mmcalib.visualization.prediction_picture import GAP, LINE
+from mmcalib.visualization.prediction_picture import LINE_HEIGHT, PICTURE_GAP
 
 PALETTE = np.array([(10, 20, 30), (200, 0, 0), (0, 120, 0)])
-TOP = GAP // 2 + LINE
+TOP = PICTURE_GAP // 2 + LINE_HEIGHT
 
 
 def panel(picture, number, size):
-    x = GAP + number * ((picture.width - 2 * GAP) // 4)
+    x = PICTURE_GAP + number * ((picture.width - 2 * PICTURE_GAP) // 4)
     return np.asarray(picture.crop((x, TOP, x + size[0], TOP + size[1])))
 
 
@@ -35,7 +35,7 @@ def test_the_panels_of_a_segmentation(shape, size):
         assert (half == confidence_colours(np.array([share / 255]))).all()
     upper, lower = np.split(kept, 2)
     assert (upper == classes[: size[1] // 2]).all() and (lower == 255).all()  # 0.5 is not above it
-    below = np.asarray(picture)[TOP + size[1] + LINE :]
+    below = np.asarray(picture)[TOP + size[1] + LINE_HEIGHT :]
     assert (below == PALETTE[2]).all(axis=2).any() and not (below == PALETTE[1]).all(axis=2).any()
 
 
@@ -64,7 +64,7 @@ def test_the_classes_of_a_classification_have_the_colours_of_their_probabilities
     colours = confidence_colours(np.sort(probabilities)[:1:-1])
     places = [np.argwhere((picture == colour).all(axis=2))[0].tolist() for colour in colours]
     assert len(places) == 5 and places == sorted(places)
-    assert (picture[TOP : TOP + 160, GAP : GAP + 160] == 0).all()
+    assert (picture[TOP : TOP + 160, PICTURE_GAP : PICTURE_GAP + 160] == 0).all()
 
 
 @pytest.mark.parametrize('shape', [(96, 128), (128, 40)])
