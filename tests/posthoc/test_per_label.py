@@ -105,7 +105,7 @@ def test_build_scaling_of_labels_loads_calibrated_state(method):
 
 def test_build_scaling_options_reach_each_label():
     scaling = build_scaling('vector', labels=3, diagonal=2.5)
-    assert [each.scaler.diagonal for each in scaling] == [2.5, 2.5, 2.5]
+    assert [label_scaling.scaler.diagonal for label_scaling in scaling] == [2.5, 2.5, 2.5]
     assert isinstance(build_scaling('ets'), AttachedScaling)
 
 

@@ -1,0 +1,110 @@
+"""A fitted scaling as a module: its values, its export, and checkpoints of another one."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from fitted_scalers import CASES, METHODS, draw_tensors, fit_scaler, fitted_scaler
+
+from mmcalib.errors import UserError
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached import AttachedScaling, scaling_module
+
+
+def draw_maps(num_logits):
+    """Return six maps of logits in float32, and their labels."""
+    rows, labels = draw_tensors(480, num_logits)
+    maps = rows.view(6, 8, 10, num_logits).movedim(-1, 1).float()
+    return maps, labels.view(6, 8, 10)
+
+
+def export(module, logits, path):
+    """Write a module to an ONNX file whose numbers and sizes of maps are free."""
+    options = {}
+    if 'dynamo' in inspect.signature(torch.onnx.export).parameters:
+        options['dynamo'] = False  # PyTorch before 2.5 has this exporter alone.
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        torch.onnx.export(
+            module,
+            (logits,),
+            path,
+            input_names=['logits'],
+            output_names=['scaled'],
+            dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}},
+            **options,
+        )
+
+
+@pytest.mark.parametrize(('method', 'num_logits'), CASES)
+def test_scaling_module_any_precision_equals_scaler(method, num_logits):
+    maps, labels = draw_maps(num_logits)
+    scaler = fit_scaler(method, maps, labels)
+    module = scaling_module(scaler).eval()
+    torch.testing.assert_close(module(maps), scaler.transform(maps), rtol=1e-5, atol=1e-5)
+    assert module(maps.half()).dtype == torch.float32
+    actual = module(maps.double())
+    expected = scaler.transform(maps.double())
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(('method', 'num_logits'), CASES)
+def test_scaling_module_exported_to_onnx_equals_itself(method, num_logits, tmp_path):
+    pytest.importorskip('onnx')
+    runtime = pytest.importorskip('onnxruntime')
+    maps, labels = draw_maps(num_logits)
+    module = scaling_module(fit_scaler(method, maps, labels)).eval()
+    path = str(tmp_path / 'scaling.onnx')
+    export(module, maps[:2], path)
+    session = runtime.InferenceSession(path, providers=['CPUExecutionProvider'])
+    for part in (maps[:2], maps[:1, :, 1:, 2:], maps[:3, :, :5]):
+        (scaled,) = session.run(None, {'logits': part.contiguous().numpy()})
+        # Two roundings of a logit may lie on two sides of a step.
+        is_close = (torch.as_tensor(scaled) - module(part)).abs() < 1e-4
+        assert is_close.float().mean() > 0.995
+
+
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('loading_method', METHODS)
+def test_attached_scaling_state_of_another_method_raises(method, loading_method):
+    state = scaling_module(fitted_scaler(method)).state_dict()
+    module = AttachedScaling(loading_method)
+    if method == loading_method:
+        module.load_state_dict(state)
+        return
+    with pytest.raises(UserError, match=r'method must be one of.*tools/calibrate\.py wrote'):
+        module.load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('loading_method', METHODS)
+def test_attached_scaling_state_of_version_0_3_is_known_by_its_parameters(method, loading_method):
+    state = scaling_module(fitted_scaler(method)).state_dict()
+    del state['about']
+    module = AttachedScaling(loading_method)
+    if SCALERS[method].learned == SCALERS[loading_method].learned:
+        module.load_state_dict(state)
+        return
+    with pytest.raises(UserError, match=r'learns.*tools/calibrate\.py wrote'):
+        module.load_state_dict(state, strict=False)
+
+
+def test_attached_scaling_without_state_raises():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), AttachedScaling('temperature'))
+    with pytest.raises(UserError, match='its checkpoint holds none'):
+        model(torch.zeros(2, 2))
+    with pytest.raises(RuntimeError, match=r'1\.temperature'):
+        model.load_state_dict({'0.weight': torch.eye(2), '0.bias': torch.zeros(2)})
+
+
+def test_attached_scaling_part_of_a_state_is_loaded():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), AttachedScaling('temperature'))
+    model.load_state_dict({'1.temperature': torch.tensor(2.0)}, strict=False)
+    assert torch.equal(model[1](torch.ones(1, 2)), torch.full((1, 2), 0.5))
+
+
+def test_attached_scaling_other_number_of_logits_raises():
+    module = scaling_module(fitted_scaler('class-temperatures'))
+    with pytest.raises(UserError, match='of 4 logits of a prediction, and the model has 3'):
+        module(torch.zeros(2, 3))

@@ -1,0 +1,264 @@
+"""The fit of every scaling: kinds of arrays, devices, poor data, groups, and bare confidences."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from fitted_scalers import (
+    BINARY_METHODS,
+    CASES,
+    METHODS,
+    draw_tensors,
+    fit_scaler,
+)
+from overconfident import draw, nll
+from pretended_device import PretendedDevice, there
+from scipy.special import expit, softmax
+from sklearn.isotonic import isotonic_regression
+
+from mmcalib.metrics import expected_calibration_error
+from mmcalib.posthoc import SCALERS, fit_rows, load_scaler
+
+
+@pytest.mark.parametrize(('method', 'num_logits'), CASES)
+class TestAllMethods:
+    def test_fit_lists_and_tensors_equal_arrays(self, method, num_logits):
+        logits, labels = draw(200, num_classes=num_logits)
+        scaler = fit_scaler(method, logits.tolist(), labels.tolist())
+        assert scaler.parameters == fit_scaler(method, torch.as_tensor(logits), labels).parameters
+        assert (scaler.num_predictions_, scaler.num_logits_) == (200, num_logits)
+        scaled = scaler.transform(logits)
+        assert isinstance(scaled, np.ndarray) and scaled.dtype == np.float64
+        np.testing.assert_array_equal(scaler.transform(logits.tolist()), scaled)
+        assert nll(scaled, labels) < nll(logits, labels) - 0.1
+        assert scaler.predict_proba(logits[:0]).shape == (0, max(num_logits, 2))
+
+    @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+    def test_transform_any_precision_is_rounded_at_the_end(self, method, num_logits, dtype):
+        logits, labels = draw(200, num_classes=num_logits)
+        scaler = fit_scaler(method, logits, labels)
+        rounded = torch.as_tensor(logits).to(dtype)
+        actual = scaler.transform(rounded)
+        expected = scaler.transform(rounded.double()).to(torch.promote_types(dtype, torch.float32))
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+    def test_fit_half_precision_equals_double(self, method, num_logits):
+        logits, labels = draw(200, num_classes=num_logits)
+        half = torch.as_tensor(logits).bfloat16()
+        expected = fit_scaler(method, half.double(), labels).parameters
+        assert fit_scaler(method, half, labels).parameters == expected
+
+    def test_fit_in_small_parts_equals_whole(self, method, num_logits, monkeypatch):
+        logits, labels = draw(200, num_classes=num_logits)
+        groups = np.arange(200) // 4
+        expected = fit_scaler(method, logits, labels, groups).transform(logits)
+        monkeypatch.setattr(fit_rows, 'PART_VALUES', 7 * num_logits)
+        names = np.array([f'patient {99 - group}' for group in groups])
+        actual = fit_scaler(method, logits, labels, names).transform(logits)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+
+    def test_fit_on_another_device_equals_cpu(self, method, num_logits):
+        logits, labels = draw_tensors(60, num_logits)
+        groups = torch.arange(60) // 2
+        scaler = fit_scaler(method, logits, labels, groups)
+        with PretendedDevice():
+            scaled = scaler.transform(there(logits))
+            other_scaler = fit_scaler(method, there(logits), labels, groups)
+            probs = other_scaler.predict_proba(there(logits))
+        torch.testing.assert_close(scaled.value, scaler.transform(logits))
+        expected = scaler.predict_proba(logits)
+        torch.testing.assert_close(probs.value, expected, rtol=0, atol=1e-5)
+
+    @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
+    @pytest.mark.parametrize('sign', [1, -1])
+    def test_fit_separable_logits_is_finite(self, method, num_logits, sign):
+        labels = np.arange(40) % max(num_logits, 2)
+        if num_logits == 1:
+            logits = 3 * (2 * labels[:, None] - 1.0)
+        else:
+            logits = 3 * np.eye(num_logits)[labels]
+        noise = np.random.default_rng(0).normal(size=logits.shape) * 0.1
+        scaler = fit_scaler(method, sign * logits + noise, labels)
+        for new_logits in (large_logits(num_logits), large_logits(num_logits).float()):
+            assert_finite(scaler, new_logits)
+        assert_finite(scaler, large_logits(num_logits).half())
+        probs = scaler.predict_proba(sign * logits)
+        probs_of_labels = np.take_along_axis(probs, labels[:, None], 1)
+        # Platt's scale may be negative.
+        is_right = sign == 1 or method == 'platt'
+        assert (probs_of_labels.mean() > 0.8) == is_right
+
+    def test_fit_failing_leaves_scaler_as_it_was(self, method, num_logits):
+        logits, labels = draw_tensors(60, num_logits)
+        scaler = fit_scaler(method, logits, labels)
+        parameters_before = scaler.parameters
+        with (
+            pytest.warns(UserWarning) if num_logits == 1 else warnings.catch_warnings(),
+            pytest.raises(ValueError, match='all equal'),
+        ):
+            scaler.fit(np.zeros((12, num_logits)), np.arange(12) % max(num_logits, 2))
+        assert scaler.parameters == parameters_before and scaler.num_predictions_ == 60
+
+    def test_transform_has_gradients_of_logits_alone(self, method, num_logits):
+        logits, labels = draw_tensors(60, num_logits)
+        logits.requires_grad_()
+        scaler = fit_scaler(method, logits, labels)
+        assert logits.grad is None
+        scaler.transform(logits)[:, 0].sum().backward()
+        assert logits.grad.abs().max() > 0
+
+    def test_predict_proba_row_of_nan_spoils_no_other(self, method, num_logits):
+        logits, labels = draw_tensors(60, num_logits)
+        scaler = fit_scaler(method, logits, labels)
+        new_logits = logits[:3].clone()
+        new_logits[1] = float('nan')
+        probs = scaler.predict_proba(new_logits)
+        assert probs[1].isnan().all() and probs[[0, 2]].isfinite().all()
+
+
+def large_logits(num_logits):
+    generator = torch.manual_seed(0)
+    return torch.randn(50, num_logits, dtype=torch.float64, generator=generator) * 30
+
+
+def assert_finite(scaler, logits):
+    assert scaler.transform(logits).isfinite().all()
+    assert (scaler.predict_proba(logits).sum(dim=1) - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize('method', [name for name in METHODS if name not in BINARY_METHODS])
+def test_fit_class_without_labels_is_finite(method):
+    logits, labels = draw(200, num_classes=4)
+    has_label = labels != 2
+    scaler = fit_scaler(method, logits[has_label], labels[has_label])
+    assert scaler.transform(large_logits(4)).isfinite().all()
+
+
+@pytest.mark.filterwarnings('ignore:the temperature reached its bound')
+@pytest.mark.parametrize(
+    ('method', 'num_logits'),
+    [case for case in CASES if case[0] not in (*BINARY_METHODS, 'vector', 'matrix')],
+)
+def test_fit_labels_of_one_class_is_finite(method, num_logits):
+    logits, _ = draw(200, num_classes=num_logits)
+    scaler = fit_scaler(method, logits, np.ones(len(logits), dtype=int))
+    assert scaler.transform(large_logits(num_logits)).isfinite().all()
+
+
+class TestIsotonic:
+    def test_fit_equals_regression_of_scikit_learn(self):
+        logits, labels = draw(400, num_classes=3)
+        scaler = fit_scaler('isotonic', logits, labels)
+        assert scaler.temperature_ == fit_scaler('temperature', logits, labels).temperature_
+        conf = softmax(logits / scaler.temperature_, axis=1).max(axis=1)
+        order = conf.argsort()
+        odds = np.log(conf / (1 - conf))[order]
+        is_right = (logits.argmax(axis=1) == labels)[order]
+        steps = isotonic_regression(is_right.astype(float))
+        knots = []
+        errors = []
+        for level in np.unique(steps):
+            knots.append(odds[steps == level].mean())
+            errors.append(1 - level)
+        np.testing.assert_allclose(scaler.knots_, knots, atol=1e-9)
+        least = 1 / 402
+        np.testing.assert_allclose(scaler.errors_, np.clip(errors, least, 1 - least), atol=1e-9)
+
+    def test_fit_dependent_predictions_are_farther_from_0_and_1(self):
+        logits, labels = draw(60, num_classes=2)
+        groups = np.arange(540) // 9
+        scaler = fit_scaler('isotonic', np.repeat(logits, 9, axis=0), np.repeat(labels, 9), groups)
+        assert scaler.num_effective_ == pytest.approx(60, rel=1e-6)
+        assert scaler.errors_.min() == pytest.approx(1 / 62)
+
+
+class TestTemperature:
+    def test_fit_ece_grid_is_first_of_lowest_ece(self):
+        logits, labels = draw(300)
+        grid = [k / 10 for k in range(1, 101)]
+        errors = []
+        for temperature in grid:
+            probs = softmax(logits / temperature, axis=1)
+            errors.append(expected_calibration_error(probs, labels))
+        expected = grid[np.argmin(errors)]
+        scaler = SCALERS['temperature'](criterion='ece-grid').fit(logits + 1e7, labels)
+        with PretendedDevice():
+            other_scaler = SCALERS['temperature'](criterion='ece-grid')
+            other_scaler.fit(there(torch.as_tensor(logits)), torch.as_tensor(labels))
+        assert scaler.temperature_ == other_scaler.temperature_ == expected
+        assert not scaler.at_bound_ and not other_scaler.at_bound_
+
+    def test_standard_error_equals_spread_of_samples(self):
+        temperatures = []
+        for seed in range(30):
+            temperatures.append(fit_scaler('temperature', *draw(1000, seed=seed)).temperature_)
+        logits, labels = draw(1000)
+        scaler = fit_scaler('temperature', logits, labels)
+        error = scaler.standard_error(logits, labels)
+        assert error == pytest.approx(np.std(temperatures), rel=0.35)
+
+    def test_standard_error_copies_of_rows_are_no_information(self):
+        logits, labels = draw(1000)
+        scaler = fit_scaler('temperature', logits, labels)
+        error = scaler.standard_error(logits, labels)
+        copied_logits = np.repeat(logits, 4, axis=0)
+        copied_labels = np.repeat(labels, 4)
+        groups = np.repeat(np.arange(1000), 4)
+        actual = scaler.standard_error(copied_logits, copied_labels, groups)
+        assert actual == pytest.approx(error)
+        actual = scaler.standard_error(copied_logits, copied_labels)
+        assert actual == pytest.approx(error / 2)
+
+    @pytest.mark.parametrize(('sign', 'bound'), [(1, 0.01), (-1, 100)])
+    def test_fit_separable_logits_warns_of_bound(self, sign, bound, tmp_path):
+        labels = np.arange(40) % 4
+        logits = sign * 3 * np.eye(4)[labels]
+        with pytest.warns(UserWarning, match=f'bound of {bound}') as warned:
+            scaler = SCALERS['temperature']().fit(logits, labels)
+        assert __file__ in {warning.filename for warning in warned}
+        scaler.save(tmp_path / 'scaler.json')
+        for bounded_scaler in (scaler, load_scaler(tmp_path / 'scaler.json')):
+            assert bounded_scaler.temperature_ == bound and bounded_scaler.at_bound_
+            assert np.isnan(bounded_scaler.standard_error(logits, labels))
+
+    @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4])
+    @pytest.mark.parametrize('method', ['temperature', 'isotonic', 'class-temperatures'])
+    def test_fit_logits_of_another_scale_scales_temperature(self, method, factor):
+        """Cosines have small differences, and sums of a thousand features large ones."""
+        logits, labels = draw(400)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            actual = torch.as_tensor(fit_scaler(method, factor * logits, labels).temperature_)
+        expected = factor * torch.as_tensor(fit_scaler(method, logits, labels).temperature_)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=0)
+
+    @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4])
+    def test_fit_two_groups_of_another_scale_scales_temperature(self, factor):
+        logits, labels = draw(400)
+        expected = factor * fit_scaler('temperature', logits, labels).temperature_
+        for groups in (None, np.arange(400) // 200):
+            scaler = fit_scaler('temperature', factor * logits, labels, groups)
+            assert scaler.temperature_ == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.filterwarnings('ignore:the temperature reached its bound')
+@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+def test_fit_confidence_lowers_calibration_error(method, tmp_path):
+    """The confidences are too sure, and too high."""
+    odds, labels = draw(8000, num_classes=1)
+    conf = expit(odds[:, 0] + 0.8)
+    correct = labels == 1
+    held_out_conf = conf[1::2]
+    held_out_correct = correct[1::2]
+    scaler = SCALERS[method]().fit_confidence(conf[::2], correct[::2])
+    calibrated = scaler.confidence(held_out_conf)
+    error_before = expected_calibration_error(conf=held_out_conf, correct=held_out_correct)
+    error_after = expected_calibration_error(conf=calibrated, correct=held_out_correct)
+    can_follow_both = method in ('platt', 'beta', 'isotonic')
+    assert error_after < (4.5 if can_follow_both else error_before)
+    scaler.save(tmp_path / 'scaler.json')
+    loaded = load_scaler(tmp_path / 'scaler.json')
+    np.testing.assert_array_equal(loaded.confidence(held_out_conf), calibrated)
+    assert np.isfinite(scaler.confidence(np.array([0.0, 1.0]))).all()
+    assert scaler.confidence(torch.as_tensor(conf).float()).dtype == torch.float32
