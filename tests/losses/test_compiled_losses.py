@@ -1,6 +1,6 @@
-"""Losses as kernels and inside compiled models, and how often they are compiled.
+"""Losses as kernels and inside compiled models, and the number of their compilations.
 
-But for the last test the backend traces alone, since compiling takes seconds.
+In all tests but the last the backend only traces, since compiling takes seconds.
 """
 
 import warnings
@@ -14,58 +14,70 @@ from mmcalib.losses import value_and_gradient as engine
 from mmcalib.losses.upsampled import upsampled_loss
 
 close = torch.testing.assert_close
-KINDS = {type(case.build()): name for name, case in CASES.items()}  # one case of each loss
+# One case of each loss.
+CASE_BY_LOSS = {type(case.build()): name for name, case in CASES.items()}
 
 
 @pytest.fixture
 def kernels():
     """Forget the kernels of other tests, which count towards torch's limits."""
-    for wait in (True, False):
-        torch.compiler.reset()
-        engine._compiled_kernel.cache_clear()
-        engine._not_compilable.clear()
-        if wait:
-            yield
+    forget_kernels()
+    yield
+    forget_kernels()
+
+
+def forget_kernels():
+    torch.compiler.reset()
+    engine._compiled_kernel.cache_clear()
+    engine._not_compilable.clear()
 
 
 @pytest.fixture
 def graphs(kernels, monkeypatch):
-    """Every graph that is compiled, and how often each has run."""
-    compiled, compiler = [], torch.compile
+    """Return a list that gets, for every graph that is compiled, a list of its runs."""
+    runs_by_graph = []
+    real_compile = torch.compile
 
     def backend(graph, inputs):
         runs = []
-        compiled.append(runs)
-        return lambda *arguments: runs.append(1) or graph.forward(*arguments)
+        runs_by_graph.append(runs)
 
-    def traced(function, options=None, **more):
-        return compiler(function, backend=backend, **more)
+        def run(*arguments):
+            runs.append(1)
+            return graph.forward(*arguments)
 
-    monkeypatch.setattr(torch, 'compile', traced)
-    return compiled
+        return run
+
+    def compile_by_tracing(function, options=None, **keywords):
+        return real_compile(function, backend=backend, **keywords)
+
+    monkeypatch.setattr(torch, 'compile', compile_by_tracing)
+    return runs_by_graph
 
 
-def both(loss, logits, target, **call):
+def value_and_gradient(loss, logits, target, **call):
     value = loss(logits, target, **call)
     return value, torch.autograd.grad(value, logits)[0]
 
 
-@pytest.mark.parametrize('name', KINDS.values())
-@pytest.mark.filterwarnings('error')  # of what runs eagerly
-def test_every_loss(name, graphs):
+@pytest.mark.parametrize('name', CASE_BY_LOSS.values())
+@pytest.mark.filterwarnings('error')  # A loss that runs eagerly warns.
+def test_loss_compiled_equals_eager(name, graphs):
     case = CASES[name]
-    plain = case.build(ignore_index=IGNORED)
-    inside = torch.compile(plain, fullgraph=True)
+    eager = case.build(ignore_index=IGNORED)
+    compiled_model = torch.compile(eager, fullgraph=True)
     logits, target = draw(case.shapes[0], torch.float32, ignore=True, soft=case.soft)
-    close(both(inside, logits, target), both(plain, logits, target))
+    actual = value_and_gradient(compiled_model, logits, target)
+    close(actual, value_and_gradient(eager, logits, target))
     if not case.batch:
         logits, target = draw(case.shapes[2 % len(case.shapes)], torch.float32, ignore=True)
-        loss = case.build(ignore_index=IGNORED, compile=True)
-        close(both(loss, logits, target), both(plain, logits, target))
+        compiled = case.build(ignore_index=IGNORED, compile=True)
+        actual = value_and_gradient(compiled, logits, target)
+        close(actual, value_and_gradient(eager, logits, target))
     assert graphs
 
 
-def test_a_wrong_label_inside_a_compiled_model(graphs):
+def test_loss_wrong_label_inside_compiled_model_raises(graphs):
     logits, target = draw((4, 5), torch.float32)
     loss = torch.compile(SoftmaxFocalLoss(), fullgraph=True)
     assert loss(logits, target).isfinite()
@@ -82,29 +94,33 @@ SCHEDULED = {
 
 
 @pytest.mark.parametrize('name', SCHEDULED)
-def test_a_schedule_does_not_compile_anew(name, graphs):
+def test_scheduled_loss_other_parameter_is_not_compiled_again(name, graphs):
     logits, target = draw(ROWS[name].shapes[0])
-    loss, plain, values = ROWS[name].build(compile=True), ROWS[name].build(), set()
-    for value in (0.3, 0.5, 0.9):
-        for each in (loss, plain):
-            each.set_parameters(**{SCHEDULED[name]: value})
-        found = both(loss, logits, target)
-        close(found, both(plain, logits, target))
-        values.add(found[0].item())
-    assert [len(runs) for runs in graphs] == [len(values)] == [3]
+    compiled = ROWS[name].build(compile=True)
+    eager = ROWS[name].build()
+    distinct_values = set()
+    for parameter in (0.3, 0.5, 0.9):
+        compiled.set_parameters(**{SCHEDULED[name]: parameter})
+        eager.set_parameters(**{SCHEDULED[name]: parameter})
+        value, gradient = value_and_gradient(compiled, logits, target)
+        close((value, gradient), value_and_gradient(eager, logits, target))
+        distinct_values.add(value.item())
+    assert len(distinct_values) == 3
+    assert [len(runs) for runs in graphs] == [3]
 
 
-def test_losses_and_shapes_stay_below_the_limit_of_recompilations(graphs):
+def test_losses_many_shapes_stay_below_limit_of_recompilations(graphs):
     # The limit is 8 for a formula; above it torch goes on eagerly.
     for name in ('ls', 'fl', 'ecp', 'acls', 'brier'):
         for samples in (3, 2):
             ROWS[name].build(compile=True)(*draw((samples, 5)))
     heads = [ROWS['mbls'].build(compile=True), ROWS['mbls'].build(compile=True, loss_weight=0.4)]
     for epoch in range(4):
-        for samples in (3, 2):  # the last batch is smaller
+        for samples in (3, 2):  # The last batch of an epoch is smaller.
             for shift, head in enumerate(heads):
                 head.set_parameters(margin=10.0 - epoch - shift)
-                ignore = bool(epoch % 2)  # which shares a kernel with a batch that ignores nothing
+                # A batch with ignored pixels shares a kernel with one without.
+                ignore = bool(epoch % 2)
                 logits, target = draw((samples, 5, 4 + epoch, 4), torch.float32, ignore=ignore)
                 head(logits, target, ignore_index=IGNORED)
     assert sum(map(len, graphs)) == 5 * 2 + 4 * 2 * 2, 'some steps ran eagerly'
@@ -116,14 +132,15 @@ def test_losses_and_shapes_stay_below_the_limit_of_recompilations(graphs):
     assert sum(map(len, graphs)) == 27
 
 
-def test_without_a_compiler_there_is_one_warning(kernels, monkeypatch):
-    def broken(function, *, options):
+def test_compiled_loss_without_compiler_warns_once(kernels, monkeypatch):
+    def raise_error(function, *, options):
         raise RuntimeError('no compiler here')
 
-    monkeypatch.setattr(torch, 'compile', broken)
+    monkeypatch.setattr(torch, 'compile', raise_error)
     logits, target = draw((6, 5))
     for name in ('mbls', 'ls'):
-        loss, expected = ROWS[name].build(compile=True), ROWS[name].build()(logits, target)
+        loss = ROWS[name].build(compile=True)
+        expected = ROWS[name].build()(logits, target)
         with pytest.warns(UserWarning, match='runs eagerly: RuntimeError: no compiler here'):
             close(loss(logits, target), expected)
         with warnings.catch_warnings():
@@ -134,8 +151,10 @@ def test_without_a_compiler_there_is_one_warning(kernels, monkeypatch):
 @pytest.mark.parametrize(
     ('name', 'dtype'), [('mbls', torch.float32), ('flsd', torch.float16), ('nacl', torch.bfloat16)]
 )
-def test_the_real_compiler(name, dtype, kernels):
+def test_loss_compiled_by_real_compiler_equals_eager(name, dtype, kernels):
     logits, target = draw((2, 4, 5, 4), dtype, ignore=True)
-    loss, plain = ROWS[name].build(compile=True), ROWS[name].build()
-    found, expected = (both(x, logits, target, ignore_index=IGNORED) for x in (loss, plain))
-    close(found, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-3)
+    compiled = ROWS[name].build(compile=True)
+    eager = ROWS[name].build()
+    actual = value_and_gradient(compiled, logits, target, ignore_index=IGNORED)
+    expected = value_and_gradient(eager, logits, target, ignore_index=IGNORED)
+    close(actual, expected, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-3)

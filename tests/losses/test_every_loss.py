@@ -1,4 +1,4 @@
-"""What holds for every loss: values and gradients of a loop, numerical safety, limits."""
+"""Tests of all losses: values and gradients against loops, numerical safety, limits."""
 
 import itertools
 from functools import partial
@@ -20,44 +20,49 @@ def gradient(value, by, factor=1.0):
     return torch.autograd.grad((factor * value).sum(), by)[0]
 
 
-def targets_of(case):
+def soft_or_not(case):
+    """Return whether targets are soft, for each kind of target that a loss takes."""
     return (False, True) if case.soft else (False,)
 
 
-def test_every_registered_loss_has_a_case():
-    kinds = {type(case.build()) for case in CASES.values()}
-    known = {base.__name__ for kind in kinds for base in kind.__mro__} | {'CombinedLoss'}
-    assert {name for name in dir(losses) if name.endswith('Loss')} <= known
+def test_public_losses_have_a_case_each():
+    cases = {type(case.build()) for case in CASES.values()}
+    tested = {base.__name__ for loss in cases for base in loss.__mro__} | {'CombinedLoss'}
+    assert {name for name in dir(losses) if name.endswith('Loss')} <= tested
 
 
 @every_row_loss
-def test_value_and_weights(case):
-    kinds = torch.float64, torch.float32, torch.bfloat16, torch.float16
-    for shape, dtype, soft in itertools.product(case.shapes, kinds, targets_of(case)):
+def test_loss_rows_and_weights_equals_loop(case):
+    dtypes = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    for shape, dtype, soft in itertools.product(case.shapes, dtypes, soft_or_not(case)):
         logits, target = draw(shape, dtype, ignore=shape[0] > 1, soft=soft)
-        weights = [0.5 * k % 3 for k in range(shape[1])]
+        num_valid = logits[:, 0].numel() if soft else int((target != IGNORED).sum())
+        digits = 1e-10 if dtype == torch.float64 else 1e-5
         row_weight = torch.rand(logits[:, 0].shape, dtype=torch.float64)
-        valid = logits[:, 0].numel() if soft else int((target != IGNORED).sum())
-        for of_classes, of_rows in ((None, None), (weights, row_weight)):
-            rows = case.oracle(logits, target, of_classes)
-            rows = rows if of_rows is None else rows * of_rows
-            expected = {'none': rows, 'sum': rows.sum(), 'mean': rows.sum() / valid}
-            for reduction, wanted in expected.items():
-                loss = case.build(class_weight=of_classes, reduction=reduction, loss_weight=0.4)
-                value = loss(logits, target, weight=of_rows, ignore_index=IGNORED)
+        class_weight = [0.5 * k % 3 for k in range(shape[1])]
+        for weight, weight_of_classes in ((None, None), (row_weight, class_weight)):
+            rows = case.oracle(logits, target, weight_of_classes)
+            if weight is not None:
+                rows = rows * weight
+            reductions = {'none': rows, 'sum': rows.sum(), 'mean': rows.sum() / num_valid}
+            for reduction, expected in reductions.items():
+                loss = case.build(
+                    class_weight=weight_of_classes, reduction=reduction, loss_weight=0.4
+                )
+                value = loss(logits, target, weight=weight, ignore_index=IGNORED)
                 assert value.dtype == torch.promote_types(dtype, torch.float32)
-                digits = 1e-10 if dtype == torch.float64 else 1e-5
-                close(value.double(), 0.4 * wanted, rtol=digits, atol=digits)
-            close(loss(logits, target, weight=of_rows, ignore_index=IGNORED, avg_factor=7) * 7,
-                  loss(logits, target, weight=of_rows, ignore_index=IGNORED) * valid)  # fmt: skip
+                close(value.double(), 0.4 * expected, rtol=digits, atol=digits)
+            mean = loss(logits, target, weight=weight, ignore_index=IGNORED)
+            actual = loss(logits, target, weight=weight, ignore_index=IGNORED, avg_factor=7)
+            close(actual * 7, mean * num_valid)
 
 
 @pytest.mark.parametrize('case', BATCHES.values(), ids=BATCHES)
-def test_value_of_a_batch(case):
+def test_batch_loss_value_equals_loop(case):
     for shape, soft in itertools.product(case.shapes, (False, True)):
         logits, target = draw(shape, ignore=True, soft=soft)
         if len(shape) > 2 and not soft:
-            target[1] = IGNORED  # an image without a valid pixel has no part in a mean
+            target[1] = IGNORED  # An image without a valid pixel has no part in a mean.
         value = case.build(ignore_index=IGNORED, loss_weight=3.0)(logits, target, avg_factor=7)
         assert value.item() == pytest.approx(3 * case.oracle(logits, target), rel=1e-9)
     weight = torch.rand(target.shape[:1] + target.shape[2:], dtype=torch.float64)
@@ -67,28 +72,30 @@ def test_value_of_a_batch(case):
 
 
 @every_loss
-def test_gradient(case, monkeypatch):
-    """Equals finite differences, and in pieces that of plain autograd, with which it goes on."""
-    small = ((4, 4), (2, 3, 2, 2))[len(case.shapes[0]) // 4 :]
-    for shape, soft in itertools.product(small, targets_of(case)):
+def test_gradient_whole_or_in_pieces_equals_finite_differences_and_autograd(case, monkeypatch):
+    small_shapes = [(2, 3, 2, 2)]
+    if len(case.shapes[0]) < 4:
+        small_shapes.insert(0, (4, 4))
+    for shape, soft in itertools.product(small_shapes, soft_or_not(case)):
         logits, target = draw(shape, scale=2.0, ignore=True, soft=soft)
-        own = dict(ignore_index=IGNORED)
-        own |= {} if case.batch else dict(class_weight=list(range(1, shape[1] + 1)))
-        loss = case.build(**own)
-        loss_of = partial(loss, target=target)
-        if case is not CASES['acls']:  # of which a part is a constant to the gradient
-            assert torch.autograd.gradcheck(loss_of, logits, atol=1e-6)
+        options = dict(ignore_index=IGNORED)
+        if not case.batch:
+            options['class_weight'] = list(range(1, shape[1] + 1))
+        loss = case.build(**options)
+        loss_of_logits = partial(loss, target=target)
+        if case is not CASES['acls']:  # A part of ACLS is a constant to the gradient.
+            assert torch.autograd.gradcheck(loss_of_logits, logits, atol=1e-6)
         if case.batch:
-            assert torch.autograd.gradgradcheck(loss_of, logits)
+            assert torch.autograd.gradgradcheck(loss_of_logits, logits)
             continue
-        rows = case.build(**own, reduction='none')(logits, target)
-        valid = rows.numel() if soft else (target != IGNORED).sum()
+        rows = case.build(**options, reduction='none')(logits, target)
+        num_valid = rows.numel() if soft else (target != IGNORED).sum()
         for piece in (1, 13, 1 << 19):
             monkeypatch.setitem(engine.PIECE, 'cpu', piece)
             value = loss(logits, target)
-            close(value, rows.sum() / valid)
-            plain = torch.autograd.grad(3 * rows.sum() / valid, logits, retain_graph=True)[0]
-            close(gradient(value, logits, 3), plain)
+            close(value, rows.sum() / num_valid)
+            expected = torch.autograd.grad(3 * rows.sum() / num_valid, logits, retain_graph=True)
+            close(gradient(value, logits, 3), expected[0])
         slope = torch.autograd.grad(rows.sum(), logits, create_graph=True)[0]
         assert gradient(slope.square(), logits).abs().sum() > 0
         with pytest.raises(RuntimeError, match='create_graph'):
@@ -96,59 +103,66 @@ def test_gradient(case, monkeypatch):
 
 
 @every_row_loss
-def test_gradients_by_the_target_and_the_weight(case):
+def test_gradient_by_target_and_weight_same_for_sum_and_rows(case):
     logits, target = draw(case.shapes[0], scale=2.0)
     weight = torch.rand(target.shape, dtype=torch.float64, requires_grad=True)
     inputs = [logits, weight]
     if case.soft:
-        teacher = torch.randn(logits.shape, dtype=torch.float64, requires_grad=True)
-        inputs, target = [*inputs, teacher], teacher.softmax(dim=1)
-    values = [case.build(reduction=r)(logits, target, weight=weight) for r in ('sum', 'none')]
-    grads = [torch.autograd.grad(value.sum(), inputs, retain_graph=True) for value in values]
-    assert all(grad.abs().max() > 0 for grad in grads[0])
-    close(*grads)
+        teacher_logits = torch.randn(logits.shape, dtype=torch.float64, requires_grad=True)
+        inputs.append(teacher_logits)
+        target = teacher_logits.softmax(dim=1)
+    total = case.build(reduction='sum')(logits, target, weight=weight)
+    actual = torch.autograd.grad(total, inputs, retain_graph=True)
+    rows = case.build(reduction='none')(logits, target, weight=weight)
+    expected = torch.autograd.grad(rows.sum(), inputs)
+    assert all(grad.abs().max() > 0 for grad in actual)
+    close(actual, expected)
 
 
 @every_loss
-def test_what_is_ignored_may_hold_anything(case):
-    for shape, value in itertools.product(case.shapes[:3], (float('nan'), float('-inf'))):
+def test_loss_broken_ignored_logits_change_nothing(case):
+    for shape, fill in itertools.product(case.shapes[:3], (float('nan'), float('-inf'))):
         logits, target = draw(shape, ignore=True)
         if not case.batch and target.numel() > 2:
-            target.view(-1)[1] = 0  # the label that stands in for an ignored one
+            target.view(-1)[1] = 0  # This label stands in for an ignored one.
         loss = case.build(ignore_index=IGNORED)
         expected = loss(logits, target)
-        broken = logits.detach().masked_fill((target == IGNORED).unsqueeze(1), value)
-        found = loss(broken.requires_grad_(), target)
-        close(found, expected)
-        close(gradient(found, broken), gradient(expected, logits))
+        broken = logits.detach().masked_fill((target == IGNORED).unsqueeze(1), fill)
+        actual = loss(broken.requires_grad_(), target)
+        close(actual, expected)
+        close(gradient(actual, broken), gradient(expected, logits))
         if not case.batch:
             rows = case.build(ignore_index=IGNORED, reduction='none')(broken, target)
             assert (rows[target == IGNORED] == 0).all()
-            close(gradient(rows, broken) / (target != IGNORED).sum().clamp(min=1),
-                  gradient(loss(broken, target), broken))  # fmt: skip
+            num_valid = (target != IGNORED).sum().clamp(min=1)
+            mean = loss(broken, target)
+            close(gradient(rows, broken) / num_valid, gradient(mean, broken))
             weight = (torch.arange(target.numel()) % 3 > 0).double().view(target.shape)
-            broken = broken.detach().masked_fill((weight == 0).unsqueeze(1), value).requires_grad_()
+            broken = broken.detach().masked_fill((weight == 0).unsqueeze(1), fill).requires_grad_()
             assert gradient(loss(broken, target, weight=weight), broken).isfinite().all()
-        for factor in (None, 2, 0, torch.tensor(0)):
-            nothing = loss(broken, torch.full_like(target, IGNORED), avg_factor=factor)
-            assert nothing == 0 and (gradient(nothing, broken) == 0).all()
+        all_ignored = torch.full_like(target, IGNORED)
+        for avg_factor in (None, 2, 0, torch.tensor(0)):
+            value = loss(broken, all_ignored, avg_factor=avg_factor)
+            assert value == 0
+            assert (gradient(value, broken) == 0).all()
         assert loss(logits[:0], target[:0], avg_factor=0) == 0
 
 
 @every_loss
-def test_huge_logits_and_masked_classes(case):
+def test_loss_huge_logits_and_masked_classes_is_finite(case):
     huge = [[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4], [0.0, 1e-4, 0.0], [200.0, 0, 0]]
     labels = torch.tensor([0, 0, 2, 1, 0])
-    for dtype, soft in itertools.product((torch.float32, torch.float16), targets_of(case)):
+    for dtype, soft in itertools.product((torch.float32, torch.float16), soft_or_not(case)):
         logits = torch.tensor(huge).to(dtype)
         target = F.one_hot(labels, 3).float() if soft else labels
         if case.shapes[0][2:]:
-            logits, target = logits.T[None, :, None], target[None, None]
+            logits = logits.T[None, :, None]
+            target = target[None, None]
         value = case.build()(logits.requires_grad_(), target)
         assert value.isfinite() and gradient(value, logits).isfinite().all()
     if case.batch:
         return
-    for reduction, soft in itertools.product(('none', 'sum'), targets_of(case)):
+    for reduction, soft in itertools.product(('none', 'sum'), soft_or_not(case)):
         logits, target = draw(case.shapes[0], scale=2.0)
         target[target == 2] = 3
         masked = logits.detach().clone()
@@ -165,7 +179,7 @@ def test_huge_logits_and_masked_classes(case):
 
 
 @every_loss
-def test_half_precision_and_autocast(case):
+def test_loss_half_precision_and_autocast_equals_single_precision(case):
     for dtype, cast in itertools.product((torch.float16, torch.bfloat16), (False, True)):
         logits, target = draw(case.shapes[0], dtype, ignore=True)
         loss = case.build(ignore_index=IGNORED, loss_weight=1e-9)
@@ -176,25 +190,32 @@ def test_half_precision_and_autocast(case):
         assert value.dtype == torch.float32
         close(value, expected, rtol=0, atol=0)
         # Small gradients survive until a loss scale multiplies them.
-        found = gradient(value, logits, 1e9)
-        assert found.dtype == dtype
-        close(found.float(), gradient(expected, exact, 1e9), rtol=1e-2, atol=1e-4)
+        scaled_gradient = gradient(value, logits, 1e9)
+        assert scaled_gradient.dtype == dtype
+        close(scaled_gradient.float(), gradient(expected, exact, 1e9), rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize('name', CASES)
-def test_limit_and_layout(name):
+@pytest.mark.parametrize('name', CROSS_ENTROPY)
+def test_loss_without_its_penalty_equals_cross_entropy(name):
     case = CASES[name]
     for shape in case.shapes[::2][:2]:
         logits, target = draw(shape)
+        actual = case.build(**CROSS_ENTROPY[name])(logits, target)
+        close(actual, F.cross_entropy(logits, target))
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_gradient_other_memory_layout_same(name):
+    case = CASES[name]
+    for shape in case.shapes[::2][:2]:
+        if len(shape) < 4:
+            continue
+        logits, target = draw(shape)
         loss = case.build()
-        if name in CROSS_ENTROPY:
-            plain = case.build(**CROSS_ENTROPY[name])(logits, target)
-            close(plain, F.cross_entropy(logits, target))
-        if len(shape) == 4:
-            for other in (
-                logits.to(memory_format=torch.channels_last),
-                logits.transpose(2, 3).contiguous().transpose(2, 3),
-            ):
-                assert not other.is_contiguous()
-                value = loss(other, target) + loss(other, target)
-                close(gradient(value, logits), 2 * gradient(loss(logits, target), logits))
+        for same_logits in (
+            logits.to(memory_format=torch.channels_last),
+            logits.transpose(2, 3).contiguous().transpose(2, 3),
+        ):
+            assert not same_logits.is_contiguous()
+            value = loss(same_logits, target) + loss(same_logits, target)
+            close(gradient(value, logits), 2 * gradient(loss(logits, target), logits))

@@ -1,4 +1,4 @@
-"""What the losses refuse, and the name that the error says."""
+"""Errors of the losses for invalid options, calls, formulas and files of class weights."""
 
 import json
 
@@ -11,7 +11,8 @@ from mmengine.registry import MODELS
 from mmcalib import losses
 from mmcalib.losses import AdaFocalLoss, CALSLoss, L1ACELoss, MDCALoss, SVLSLoss
 
-MBLS, FLSD = losses.MarginLabelSmoothingLoss, losses.SampleDependentFocalLoss
+MBLS = losses.MarginLabelSmoothingLoss
+FLSD = losses.SampleDependentFocalLoss
 OPTIONS = [
     (MBLS, dict(margin=-0.1), 'margin must be a finite number of at least 0, got -0.1'),
     (MBLS, dict(margin=True), 'margin must be a number, got True'),
@@ -44,13 +45,13 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(('kind', 'options', 'message'), OPTIONS)
-def test_options(kind, options, message):
+def test_loss_invalid_option_raises(kind, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         MODELS.build(dict(type=kind, **options))
 
 
 ZEROS = torch.zeros(4, dtype=torch.long)
-SEVERAL = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 0, -1]])
+SEVERAL_LABELS = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 0, -1]])
 CALLS = [
     (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
     (MBLS(), (4, 3), torch.tensor([0, -1, 2, 0]), {}, r': -1\. They are not ignore_index=-100'),
@@ -75,11 +76,11 @@ CALLS = [
         for loss in (SVLSLoss(), losses.NACLLoss())
         for shape in ((4, 3), (4, 3, 7))
     ),
-    # Of several labels, or of one that is to be left out.
-    (MBLS(), (2, 3), SEVERAL[:2], {}, r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
-    (MBLS(), (1, 3), SEVERAL[1:2], {}, r'do not sum to 1, such as 0'),
-    (MBLS(), (1, 3), SEVERAL[2:], {}, r'negative.*-1'),
-    (MBLS(reduction='none'), (2, 3), SEVERAL[:2], {}, 'do not sum to 1'),
+    # Soft targets of several labels, or of a label that should be ignored.
+    (MBLS(), (2, 3), SEVERAL_LABELS[:2], {}, r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
+    (MBLS(), (1, 3), SEVERAL_LABELS[1:2], {}, r'do not sum to 1, such as 0'),
+    (MBLS(), (1, 3), SEVERAL_LABELS[2:], {}, r'negative.*-1'),
+    (MBLS(reduction='none'), (2, 3), SEVERAL_LABELS[:2], {}, 'do not sum to 1'),
     (MBLS(), (2, 3, 2, 2), torch.ones(2, 3, 2, 2), {}, '8 of 8 .*do not sum to 1'),
     (MDCALoss(), (1, 3), torch.tensor([[1.5, -0.5, 0.0]]), {}, r'negative.*-0\.5'),
     (MBLS(), (1, 3), torch.full((1, 3), float('nan')), {}, 'nan'),
@@ -88,31 +89,31 @@ CALLS = [
 
 
 @pytest.mark.parametrize(('loss', 'shape', 'target', 'call', 'message'), CALLS)
-def test_calls(loss, shape, target, call, message):
+def test_loss_invalid_call_raises(loss, shape, target, call, message):
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(shape), target, **call)
 
 
-def test_soft_target_of_a_row_without_weight_may_be_anything():
+def test_loss_invalid_soft_target_of_row_without_weight_changes_nothing():
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    target = torch.cat([torch.tensor([[0.2, 0.3, 0.5]]), SEVERAL])
+    target = torch.cat([torch.tensor([[0.2, 0.3, 0.5]]), SEVERAL_LABELS])
     weight = torch.tensor([1.0, 0, 0, 0])
     actual = MBLS(reduction='sum')(logits, target, weight=weight)
     expected = MBLS(reduction='sum')(logits[:1], target[:1])
     torch.testing.assert_close(actual, expected)
 
 
-def test_soft_target_that_is_wrong_is_refused_inside_a_compiled_model():
+def test_loss_invalid_soft_target_inside_compiled_model_raises():
     loss = torch.compile(MBLS(), backend='eager', fullgraph=True)
     logits = torch.zeros(3, 3, requires_grad=True)
     loss(logits, torch.full((3, 3), 1 / 3)).backward()
     with pytest.raises(RuntimeError, match='sum to 1'):
-        loss(logits, SEVERAL)
+        loss(logits, SEVERAL_LABELS)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32])
-def test_soft_target_rounded_to_half_precision_is_taken(dtype):
-    """As under autocast; of 1000 classes, smoothed."""
+def test_loss_soft_target_in_half_precision_is_finite(dtype):
+    """Autocast rounds the smoothed targets of 1,000 classes."""
     target = torch.full((4, 1000), 0.1 / 1000)
     target[:, 0] += 0.9
     assert MBLS()(torch.zeros(4, 1000), target.to(dtype)).isfinite()
@@ -129,36 +130,38 @@ def other_logits(target, *, epsilon=1.0, class_weight=None):
 
 @pytest.mark.parametrize('formula', [poly, staticmethod(other_logits), None, 'poly'])
 @pytest.mark.parametrize('base', [losses.CalibrationLoss, losses.SoftmaxFocalLoss])
-def test_loss_with_a_formula_of_other_arguments_is_refused_as_it_is_defined(formula, base):
+def test_loss_class_invalid_formula_raises(formula, base):
     with pytest.raises(TypeError, match=r'PolyLoss.*formula = staticmethod'):
         type('PolyLoss', (base,), {'formula': formula, 'loss_name': 'loss_poly'})
 
 
-def test_loss_formula_may_be_a_static_function_or_a_method():
+def test_loss_class_static_function_or_method_equals_formula():
     def method(self, logits, target, *, epsilon=1.0, class_weight=None):
         return poly(logits, target, epsilon=epsilon, class_weight=class_weight)
 
-    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    logits = torch.randn(4, 3)
+    target = torch.tensor([0, 1, 2, 0])
     expected = poly(logits, target, epsilon=2.0).mean()
     for formula in (staticmethod(poly), method):
         kind = type('PolyLoss', (losses.CalibrationLoss,), {'formula': formula})
         torch.testing.assert_close(kind(epsilon=2.0)(logits, target), expected)
 
 
-def test_class_weight_in_a_file_is_read_as_by_mmseg(tmp_path):
+def test_class_weight_file_or_array_equals_list(tmp_path):
     from mmseg.models.losses.utils import get_class_weight
 
     weights = [0.5, 2.0, 1.0]
     (tmp_path / 'weights.json').write_text(json.dumps(weights))
     np.save(tmp_path / 'weights.npy', np.array(weights, dtype=np.float32))
-    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    logits = torch.randn(4, 3)
+    target = torch.tensor([0, 1, 2, 0])
     expected = MBLS(class_weight=weights)(logits, target)
     for name in ('weights.json', 'weights.npy'):
         path = str(tmp_path / name)
         assert [*get_class_weight(path)] == weights
         assert torch.equal(MBLS(class_weight=path)(logits, target), expected)
-    for given in (np.array(weights), torch.tensor(weights), tuple(weights)):
-        assert torch.equal(MBLS(class_weight=given)(logits, target), expected)
+    for class_weight in (np.array(weights), torch.tensor(weights), tuple(weights)):
+        assert torch.equal(MBLS(class_weight=class_weight)(logits, target), expected)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,7 @@ def test_class_weight_in_a_file_is_read_as_by_mmseg(tmp_path):
         ('a.npy', 'x', 'class_weight.*a.npy'),
     ],
 )
-def test_class_weight_in_a_file_that_cannot_be_read_is_named(name, content, message, tmp_path):
+def test_class_weight_invalid_file_raises(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises((TypeError, ValueError), match=message):

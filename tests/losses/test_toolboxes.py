@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from mmengine.structures import PixelData
 from mmpretrain.models import LinearClsHead, Mixup
-from mmpretrain.registry import MODELS as OF_MMPRETRAIN
+from mmpretrain.registry import MODELS as MMPRETRAIN_MODELS
 from mmpretrain.structures import DataSample
 from mmseg.models.decode_heads import FCNHead
-from mmseg.registry import MODELS as OF_MMSEG
+from mmseg.registry import MODELS as MMSEG_MODELS
 from mmseg.structures import SegDataSample
 
 from mmcalib.losses import CombinedLoss, MDCALoss
@@ -28,8 +28,8 @@ ROWS = [
 ]
 
 
-def test_names_are_of_no_toolbox():
-    for registry in (OF_MMPRETRAIN, OF_MMSEG, MODELS):
+def test_registries_of_toolboxes_build_losses_of_the_root():
+    for registry in (MMPRETRAIN_MODELS, MMSEG_MODELS, MODELS):
         assert registry.build(MBLS).margin == 2.0
         assert (MBLS['type'] in registry.module_dict) == (registry is MODELS)
 
@@ -41,7 +41,7 @@ def classifier(loss):
 
 
 @pytest.mark.parametrize('loss', ROWS, ids=lambda loss: loss['type'])
-def test_in_a_classifier(loss):
+def test_loss_in_a_classifier_equals_loss_of_its_logits(loss):
     head, features, samples = classifier(loss)
     value = head.loss((features,), samples)['loss']
     close(value, MODELS.build(loss)(head.fc(features), torch.arange(6) % 4))
@@ -49,7 +49,7 @@ def test_in_a_classifier(loss):
     assert head.fc.weight.grad.abs().sum() > 0
 
 
-def test_soft_targets_of_mixup():
+def test_loss_soft_targets_of_mixup_equals_loss_of_shares():
     head, features, samples = classifier(MBLS)
     inputs, score = Mixup(alpha=0.8).mix(features, torch.eye(4)[torch.arange(6) % 4])
     for sample, share in zip(samples, score, strict=True):
@@ -58,49 +58,61 @@ def test_soft_targets_of_mixup():
     close(value, MODELS.build(MBLS)(head.fc(inputs), score))
 
 
-def segmentor(loss, **options):
+def segmentor(loss, sampler=None):
+    """Return a decode head, its logits for a random batch, the data samples, and their labels."""
     torch.manual_seed(0)
     label = torch.randint(4, (2, 1, 16, 16))
     label[:, :, :3] = 255
-    options = dict(num_convs=1, dropout_ratio=0, align_corners=False) | options
-    head = FCNHead(in_channels=8, channels=8, num_classes=4, loss_decode=loss, **options)
+    head = FCNHead(
+        in_channels=8,
+        channels=8,
+        num_classes=4,
+        num_convs=1,
+        dropout_ratio=0,
+        align_corners=False,
+        loss_decode=loss,
+        sampler=sampler,
+    )
     samples = [SegDataSample(gt_sem_seg=PixelData(data=x)) for x in label]
     return head, head([torch.randn(2, 8, 8, 8)]), samples, label[:, 0]
 
 
 @pytest.mark.parametrize('loss', ROWS + MAPS, ids=lambda loss: loss['type'])
-def test_in_a_segmentor(loss):
+def test_loss_in_a_segmentor_equals_loss_of_upsampled_logits(loss):
     loss = loss | dict(loss_name='loss_x')
     head, logits, samples, label = segmentor(loss)
-    found = head.loss_by_feat(logits, samples)
-    assert set(found) == {'loss_x', 'acc_seg'}
+    losses = head.loss_by_feat(logits, samples)
+    assert set(losses) == {'loss_x', 'acc_seg'}
     large = F.interpolate(logits, size=(16, 16), mode='bilinear', align_corners=False)
-    # A sum hands on what a head says of ignored labels.
-    own = {} if 'losses' in loss else dict(ignore_index=255)
-    close(found['loss_x'], MODELS.build(loss | own)(large, label, ignore_index=255))
-    found['loss_x'].backward()
+    # CombinedLoss passes on the ignored label of the call.
+    options = {} if 'losses' in loss else dict(ignore_index=255)
+    expected = MODELS.build(loss | options)(large, label, ignore_index=255)
+    close(losses['loss_x'], expected)
+    losses['loss_x'].backward()
     assert head.conv_seg.weight.grad.abs().sum() > 0
 
 
-def test_several_losses_add_up():
-    again = MBLS | dict(loss_name='loss_again', loss_weight=0.4)
-    head, logits, samples, _ = segmentor([MBLS, again, *TERMS])
-    found = head.loss_by_feat(logits, samples)
-    close(found['loss_again'], 0.4 * found['loss_mbls'])
+def test_combined_loss_in_a_segmentor_equals_list_of_losses():
+    scaled = MBLS | dict(loss_name='loss_scaled', loss_weight=0.4)
+    head, logits, samples, _ = segmentor([MBLS, scaled, *TERMS])
+    losses = head.loss_by_feat(logits, samples)
+    close(losses['loss_scaled'], 0.4 * losses['loss_mbls'])
     head, logits, samples, _ = segmentor(dict(type='CombinedLoss', losses=TERMS))
-    both = head.loss_by_feat(logits, samples)
-    close(sum(v for k, v in both.items() if 'loss' in k), found['loss_fl'] + found['loss_mdca'])
+    combined = head.loss_by_feat(logits, samples)
+    actual = sum(value for name, value in combined.items() if 'loss' in name)
+    close(actual, losses['loss_fl'] + losses['loss_mdca'])
 
 
 @pytest.mark.parametrize('thresh', [0.3, None])
-def test_hard_example_sampler(thresh):
+def test_loss_hard_example_sampler_is_positive(thresh):
     sampler = dict(type='mmseg.OHEMPixelSampler', thresh=thresh, min_kept=20)
     head, logits, samples, _ = segmentor(MBLS, sampler=sampler)
     assert head.loss_by_feat(logits, samples)['loss_mbls'] > 0
 
 
-def test_the_toolboxes_own_losses_may_be_terms():
-    loss = CombinedLoss([OF_MMPRETRAIN.build(dict(type='CrossEntropyLoss')), MDCALoss()])
-    logits, target = torch.randn(6, 5), torch.arange(6) % 5
-    value = F.cross_entropy(logits, target) + MDCALoss()(logits, target)
-    close(loss(logits, target, avg_factor=6), value)
+def test_combined_loss_with_loss_of_a_toolbox_adds_both():
+    loss = CombinedLoss([MMPRETRAIN_MODELS.build(dict(type='CrossEntropyLoss')), MDCALoss()])
+    logits = torch.randn(6, 5)
+    target = torch.arange(6) % 5
+    expected = F.cross_entropy(logits, target) + MDCALoss()(logits, target)
+    close(loss(logits, target, avg_factor=6), expected)

@@ -1,4 +1,4 @@
-"""Losses by tiles of upsampled logits equal those of the whole map, which is never in memory."""
+"""Losses of upsampled logits: by tiles they equal the loss of the whole map, in less memory."""
 
 import pytest
 import torch
@@ -25,14 +25,13 @@ def draw(size=(37, 26), dtype=torch.float64, small=(8, 6)):
     return logits.to(dtype).requires_grad_(), labels
 
 
-def whole(loss, logits, labels, align_corners=False):
+def loss_of_whole_map(loss, logits, labels, align_corners=False):
     large = F.interpolate(logits, labels.shape[1:], mode='bilinear', align_corners=align_corners)
     return loss(large, labels, ignore_index=IGNORED), large
 
 
-def by_tiles(loss, logits, labels, align_corners=False):
-    how = dict(ignore_index=IGNORED, align_corners=align_corners)
-    return upsampled_loss(loss, logits, labels, **how)
+def loss_by_tiles(loss, logits, labels, align_corners=False):
+    return upsampled_loss(loss, logits, labels, ignore_index=IGNORED, align_corners=align_corners)
 
 
 @pytest.fixture(autouse=True)
@@ -42,71 +41,88 @@ def small_tiles(monkeypatch):
 
 
 @pytest.mark.parametrize('name', BY_TILES)
-def test_value_and_gradient_of_every_loss(name):
-    options = dict(class_weight=[1.0, 2.0, 0.5, 3.0, 0.0], loss_weight=0.4)
-    for number, size in enumerate([(37, 26), (8, 6), (5, 4), (16, 12)]):
-        loss = ROWS[name].build(reduction='sum' if number == 3 else 'mean', **options)
-        logits, labels = draw(size)
-        if number == 3:
-            labels.clamp_(max=K - 1)  # none is ignored
-        value, correct = by_tiles(loss, logits, labels, bool(number % 2))
-        expected, large = whole(loss, logits, labels, bool(number % 2))
-        found = [torch.autograd.grad(3 * x, logits)[0] for x in (value, expected)]
-        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
-        assert correct == (large.argmax(dim=1) == labels).sum() > 0
+@pytest.mark.parametrize(
+    ('size', 'reduction', 'align_corners'),
+    [
+        ((37, 26), 'mean', False),
+        ((8, 6), 'mean', True),
+        ((5, 4), 'mean', False),
+        ((16, 12), 'sum', True),
+    ],
+)
+def test_upsampled_loss_value_and_gradient_equal_whole_map(name, size, reduction, align_corners):
+    loss = ROWS[name].build(
+        reduction=reduction, class_weight=[1.0, 2.0, 0.5, 3.0, 0.0], loss_weight=0.4
+    )
+    logits, labels = draw(size)
+    if reduction == 'sum':
+        labels.clamp_(max=K - 1)  # No pixel is ignored.
+    actual, correct = loss_by_tiles(loss, logits, labels, align_corners)
+    expected, large = loss_of_whole_map(loss, logits, labels, align_corners)
+    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+    (actual_gradient,) = torch.autograd.grad(3 * actual, logits)
+    (expected_gradient,) = torch.autograd.grad(3 * expected, logits)
+    torch.testing.assert_close(actual_gradient, expected_gradient, rtol=1e-10, atol=1e-12)
+    assert correct == (large.argmax(dim=1) == labels).sum() > 0
 
 
-class Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operation returns."""
+class LargestTensor(TorchDispatchMode):
+    """The number of elements of the largest tensor that an operation returns."""
 
-    seen = 0
+    num_elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for item in out if isinstance(out, (tuple, list)) else [out]:
-            if torch.is_tensor(item):
-                self.seen = max(self.seen, item.untyped_storage().nbytes() // item.element_size())
-        return out
+        output = func(*args, **(kwargs or {}))
+        for tensor in output if isinstance(output, (tuple, list)) else [output]:
+            if torch.is_tensor(tensor):
+                num_elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self.num_elements = max(self.num_elements, num_elements)
+        return output
 
 
-def test_no_tensor_is_as_large_as_the_upsampled_logits(monkeypatch):
+def test_upsampled_loss_tensors_are_smaller_than_upsampled_logits(monkeypatch):
     monkeypatch.setitem(module.PIECE, 'cpu', K * 800)
     logits, labels = draw((48, 40), torch.float32)
     loss = MarginLabelSmoothingLoss(margin=2.0)
-    with Largest() as largest:
-        by_tiles(loss, logits, labels)[0].backward()
-    assert 0 < largest.seen < K * labels.numel() / 4
-    with Largest() as largest:
-        whole(loss, logits, labels)[0].backward()
-    assert largest.seen >= K * labels.numel()
+    with LargestTensor() as largest:
+        loss_by_tiles(loss, logits, labels)[0].backward()
+    assert 0 < largest.num_elements < K * labels.numel() / 4
+    with LargestTensor() as largest:
+        loss_of_whole_map(loss, logits, labels)[0].backward()
+    assert largest.num_elements >= K * labels.numel()
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16], ids=str)
-def test_half_logits_are_upsampled_in_single_precision(dtype):
+def test_upsampled_loss_half_precision_equals_single_precision(dtype):
     logits, labels = draw(dtype=dtype)
     loss = MarginLabelSmoothingLoss(margin=2.0, loss_weight=1e-8)
     with torch.autocast('cpu', dtype=torch.bfloat16):
-        value, _ = by_tiles(loss, logits, labels)
+        value, _ = loss_by_tiles(loss, logits, labels)
     single = logits.detach().float().requires_grad_()
-    expected, _ = whole(loss, single, labels)
+    expected, _ = loss_of_whole_map(loss, single, labels)
     torch.testing.assert_close(value, expected)
     # A loss scale brings small gradients into the range of float16, before they are rounded.
-    (grad,) = torch.autograd.grad(value * 2**27, logits)
-    (expected,) = torch.autograd.grad(expected * 2**27, single)
-    assert grad.dtype == dtype
-    torch.testing.assert_close(grad, expected.to(dtype), rtol=1e-2, atol=1e-7)
+    (gradient,) = torch.autograd.grad(value * 2**27, logits)
+    (expected_gradient,) = torch.autograd.grad(expected * 2**27, single)
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(gradient, expected_gradient.to(dtype), rtol=1e-2, atol=1e-7)
 
 
-def test_without_a_gradient_and_with_a_second_one():
+def test_upsampled_loss_without_gradient_has_same_value():
     logits, labels = draw()
-    expected, correct = by_tiles(SoftmaxFocalLoss(), logits, labels)
+    expected, expected_correct = loss_by_tiles(SoftmaxFocalLoss(), logits, labels)
     with torch.no_grad():
-        value, same = by_tiles(SoftmaxFocalLoss(), logits, labels.to(torch.uint8))
+        narrow_labels = labels.to(torch.uint8)
+        value, correct = loss_by_tiles(SoftmaxFocalLoss(), logits, narrow_labels)
     assert not value.requires_grad
-    torch.testing.assert_close((value, same), (expected.detach(), correct))
+    torch.testing.assert_close((value, correct), (expected.detach(), expected_correct))
+
+
+def test_upsampled_loss_second_gradient_raises():
+    logits, labels = draw()
+    value, _ = loss_by_tiles(SoftmaxFocalLoss(), logits, labels)
     with pytest.raises(RuntimeError, match='create_graph'):
-        torch.autograd.grad(expected, logits, create_graph=True)
+        torch.autograd.grad(value, logits, create_graph=True)
 
 
 class OwnForward(SoftmaxFocalLoss):
@@ -124,5 +140,5 @@ class OwnForward(SoftmaxFocalLoss):
         (CombinedLoss([SoftmaxFocalLoss()]), 'CombinedLoss is no sum'),
     ],
 )
-def test_which_losses_need_the_whole(loss, reason):
+def test_reason_for_whole_logits_names_the_loss(loss, reason):
     assert reason in reason_for_whole_logits(loss)
