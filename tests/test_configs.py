@@ -16,8 +16,9 @@ from posts import write_posts, write_vectors
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.reports.metric_columns import HEADLINE
 from mmcalib.runs.checks import check_selection
-from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
+from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import walk
+from mmcalib.runs.run_config import DATALOADERS, use_evaluation
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = [path.stem for path in sorted((ROOT / 'configs/ce').glob('*.py'))]

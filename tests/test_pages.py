@@ -32,7 +32,8 @@ from mmcalib.metrics import PROTOCOLS, definitions
 from mmcalib.metrics.names import unit_and_better
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS
-from mmcalib.runs.config import load_config, use_evaluation
+from mmcalib.runs.config import load_config
+from mmcalib.runs.run_config import use_evaluation
 
 PAGES = [
     *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'configs/README.md')),

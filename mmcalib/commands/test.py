@@ -11,20 +11,20 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.runner import Runner
 
+from mmcalib.cli.processes import is_first_process
 from mmcalib.cli.test import TestOptions
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.metrics.definitions import find_metric
-from mmcalib.openmmlab.heads import classes_of_head
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric
-from mmcalib.runs import config
-from mmcalib.runs import model as models
-from mmcalib.runs.checkpoint import Checkpoint
-from mmcalib.runs.checks import check_amp, check_data, check_metrics, check_run, innermost
+from mmcalib.runs.checks import build_data, check_amp, check_run
+from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import find_toolbox
-from mmcalib.runs.evaluation import classes_in, run_test
+from mmcalib.runs.evaluation import load_and_test, metrics_of_type
+from mmcalib.runs.model import model_folder_name, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
+from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir, show_predictions
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 
@@ -34,16 +34,23 @@ COVERAGE = 0.95  # of the intervals
 
 def test_model(options: TestOptions) -> None:
     """Test a checkpoint or an ensemble, and leave its record in the work dir."""
-    cfg, model, checkpoints = prepare(options)
-    check_data(cfg, ['test'])  # before there is a work dir
-    runner = build_runner(cfg)
-    check_run(runner, ['test'])
-    add_metrics(runner, options)
-    check_metrics('test', runner.test_loop, classes_of_head(innermost(runner.model)))
-    log_start(runner, ('test',))
-    models.load(runner.model, checkpoints, classes_in(runner))
-    with locked(cfg.work_dir, first=is_main_process()):
-        run_test(runner, model, checkpoints)
+    check_options(options)
+    load = partial(config_for_test, options=options)
+    cfg = load(options.members[0].config)
+    networks = read_networks(cfg, options.members, load)
+    disagreement = options.disagreement is not None
+    model = prepare_model(cfg, networks, options, disagreement=disagreement)
+    if options.work_dir is None:
+        cfg.work_dir = str(Path(cfg.work_dir, model_folder_name(model.description)))
+    if options.limit is not None:
+        limit_samples(cfg, options.limit)
+    with locked(cfg.work_dir, first=is_first_process(options.launcher)):
+        runner = build_runner(cfg)
+        build_data(runner, ['test'])
+        add_metrics(runner, options)
+        check_run(runner, ['test'])
+        log_start(runner, ['test'])
+        load_and_test(runner, model)
     if is_main_process():
         written = [cfg.work_dir, options.out, options.disagreement]
         print(f'Files: {", ".join(path for path in written if path)}')
@@ -53,50 +60,35 @@ def test_model(options: TestOptions) -> None:
 test_model.__test__ = False  # pytest would take it for a test.
 
 
-def prepare(options: TestOptions) -> tuple[Config, dict, list[Checkpoint]]:
-    """Return config, model and checkpoints as the options ask for them."""
-    if options.out:
-        if not options.out.endswith(('.pkl', '.pickle')):
+def check_options(options: TestOptions) -> None:
+    """Refuse what could not be written after hours, and options that exclude each other."""
+    if options.out is not None:
+        if Path(options.out).suffix not in ('.pkl', '.pickle'):
             raise UserError(f'--out {options.out}: predictions go to a .pkl file')
         check_writable(options.out)
-    if options.has_views and options.show_dir:
+    if options.has_views and options.show_dir is not None:
         raise UserError('--show-dir draws one view of an image: leave out --tta')
     if options.amp:
         check_amp()
 
-    load = partial(config.prepare, args=options)
-    cfg = load(options.members[0].config)
+
+def config_for_test(path: str, options: TestOptions) -> Config:
+    """Return a config as the options change it, but for a limit on its samples."""
+    cfg = load_config(path, options.cfg_options)
+    cfg.launcher = options.launcher
+    set_work_dir(cfg, options.work_dir, limit=options.limit)
+    set_test(cfg, split=options.split, evaluation=options.evaluation)
     if options.amp:
         cfg.test_cfg.fp16 = True
-    if options.show_dir:
-        config.show_predictions(cfg, options.show_dir)
+    if options.show_dir is not None:
+        show_predictions(cfg, options.show_dir)
     if options.calibration and not cfg.get('test_evaluator'):
         cfg.test_evaluator = []
-    configs, checkpoints = models.members_of(cfg, options.members, load)
-    model = models.set_model(
-        cfg,
-        configs,
-        checkpoints,
-        tta=options.tta,
-        tta_scales=options.tta_scales,
-        mc_dropout=options.mc_dropout,
-        dropout_seed=options.dropout_seed,
-        temperature=options.temperature,
-        disagreement=options.disagreement is not None,
-    )
-    if not options.work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, models.folder_of(model)))
-    if options.limit is not None:
-        config.limit_samples(cfg, options.limit)
-    return cfg, model, checkpoints
+    return cfg
 
 
 def add_metrics(runner: Runner, options: TestOptions) -> None:
-    """Have a test measure, draw and write what the options ask for besides.
-
-    Raises:
-        UserError: If objects are to be measured, and no metric is of all pixels.
-    """
+    """Have a test measure, draw and write what the options ask for besides."""
     if options.calibration:
         measure_calibration(runner)
     if options.objects:
@@ -109,7 +101,7 @@ def add_metrics(runner: Runner, options: TestOptions) -> None:
             out_file=os.path.join(options.disagreement, 'disagreement.csv'),
         )
         add_metric(runner, metric)
-    if options.out:
+    if options.out is not None:
         add_metric(runner, DumpResults(out_file_path=options.out))
 
 
@@ -121,38 +113,41 @@ def add_metric(runner: Runner, metric: BaseMetric) -> None:
 
 def measure_calibration(runner: Runner) -> None:
     """Measure and draw the calibration; a metric of the config keeps its options."""
-    metrics = calibration_metrics(runner)
+    metrics = metrics_of_type(runner, CalibrationMetric)
     main_metrics = [metric for metric in metrics if metric.prefix == 'calibration']
     if main_metrics:
         measured = {name for metric in main_metrics for name in metric.metrics}
-        first = main_metrics[0]
-        for name in MEASURED_BY_OPTION:
-            if name in measured:
-                continue
-            first.metrics += (name,)
-            if find_metric(name).required is not None:
-                first.required.add(find_metric(name).required)
-        first.confidence_interval = first.confidence_interval or COVERAGE
+        missing = [name for name in MEASURED_BY_OPTION if name not in measured]
+        measure_more(main_metrics[0], missing)
     else:
         add_metric(runner, CalibrationMetric(MEASURED_BY_OPTION, confidence_interval=COVERAGE))
     if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
         runner.register_hook(ReliabilityDiagramHook(splits=['test']))
 
 
+def measure_more(metric: CalibrationMetric, names: list[str]) -> None:
+    """Have a metric measure more, and intervals if it measures none."""
+    metric.metrics += tuple(names)
+    for name in names:
+        required = find_metric(name).required
+        if required is not None:
+            metric.required.add(required)
+    metric.confidence_interval = metric.confidence_interval or COVERAGE
+
+
 def count_objects(runner: Runner) -> None:
-    """Count classes, and the objects of a segmentation, in the metrics of all pixels."""
-    metrics = [metric for metric in calibration_metrics(runner) if metric.protocol == 'pooled']
-    if not metrics:
+    """Count classes, and the objects of a segmentation, in the metrics of all pixels.
+
+    Raises:
+        UserError: If no metric is of all pixels.
+    """
+    metrics = metrics_of_type(runner, CalibrationMetric)
+    pooled_metrics = [metric for metric in metrics if metric.protocol == 'pooled']
+    if not pooled_metrics:
         raise UserError(
             '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
             '--calibration'
         )
-    for metric in metrics:
+    for metric in pooled_metrics:
         metric.per_class = True
         metric.per_object = find_toolbox(runner.cfg) == 'mmseg'
-
-
-def calibration_metrics(runner: Runner) -> list[CalibrationMetric]:
-    """Return the calibration metrics of a Runner's test."""
-    metrics = runner.test_evaluator.metrics
-    return [metric for metric in metrics if isinstance(metric, CalibrationMetric)]

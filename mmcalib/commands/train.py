@@ -15,38 +15,47 @@ from mmcalib.cli.train import TrainOptions
 from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import (
     Checkpoint,
-    checkpoint_of,
+    checkpoint_from_content,
     choose_validated_weights,
     read_checkpoint,
 )
-from mmcalib.runs.checks import check_amp, check_data, check_run
-from mmcalib.runs.config import limit_samples, prepare
-from mmcalib.runs.evaluation import classes_in, run_test
-from mmcalib.runs.model import describe, load
+from mmcalib.runs.checks import build_data, check_amp, check_run
+from mmcalib.runs.config import load_config
+from mmcalib.runs.evaluation import load_and_test
+from mmcalib.runs.model import Network, TestedModel, describe_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import continues_in_work_dir, newest_checkpoint, resume_from
+from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked, set_aside
 
-UNSAVED = 'last weights'  # in place of the path of a checkpoint
+LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 
 
 def train_model(options: TrainOptions) -> None:
     """Train, and test the best checkpoint."""
-    cfg = configure(options)
+    cfg = config_for_training(options)
+    if options.resume is not None:
+        resume_from(cfg, options.resume)
     train_and_test(cfg, test=not options.no_test)
     if is_main_process():
         print(f'Files: {cfg.work_dir}')
     leave_processes()
 
 
-def configure(options: TrainOptions) -> Config:
+def config_for_training(options: TrainOptions) -> Config:
     """Return the config as the options change it."""
-    cfg = prepare(options.config, options)
+    cfg = load_config(options.config, options.cfg_options)
+    cfg.launcher = options.launcher
+    set_work_dir(cfg, options.work_dir, limit=options.limit)
+    set_test(cfg, split=options.split)
     if options.no_validate:
-        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+        cfg.val_cfg = None
+        cfg.val_dataloader = None
+        cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
-        ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).pop('save_best', None)
+        checkpoint_hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+        checkpoint_hook.pop('save_best', None)
     if options.amp:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
@@ -57,8 +66,6 @@ def configure(options: TrainOptions) -> Config:
         cfg.auto_scale_lr.enable = True
     if options.limit is not None:
         limit_samples(cfg, options.limit)
-    if options.resume:  # last, since it compares the settings
-        resume_from(cfg, options.resume)
     return cfg
 
 
@@ -66,7 +73,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     """Train, then test the best checkpoint if the config has a test split and `test` is set.
 
     Args:
-        cfg: As :func:`load_config` and what follows it made it.
+        cfg: Config of the run.
         test: Whether to test at all.
 
     Returns:
@@ -75,37 +82,52 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     Raises:
         UserError: If another training or test runs in the work dir.
     """
-    splits = ('train', 'val', 'test') if test else ('train', 'val')
-    check_data(cfg, splits)  # before there is a work dir
+    splits = ['train', 'val', 'test'] if test else ['train', 'val']
     with locked(cfg.work_dir, first=is_first_process(cfg.launcher)):
         runner = build_runner(cfg)
+        build_data(runner, splits)
         check_run(runner, splits)
         log_start(runner, splits)
         if is_main_process() and not continues_in_work_dir(cfg):
-            aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
-            if aside:
-                print_log(f'What an earlier run left here is in {aside} now.', logger='current')
+            backup_dir = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
+            if backup_dir is not None:
+                print_log(f'Moved the files of an earlier run to {backup_dir}.', logger='current')
         runner.train()
         if not test:
             return None
         if cfg.get('test_dataloader') is None:
             print_log('The config has no test_dataloader, so there is no test.', logger='current')
             return None
-        best = best_checkpoint(runner)
-        barrier()  # until the main process has written it
-        weights = getattr(runner.model, 'module', runner.model)
-        if best is None or not Path(best).is_file():  # a resumed run may have been moved
-            print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-            best = last_checkpoint(runner)
-        else:
-            print_log('Testing the best checkpoint.', logger='current')
-        checkpoint = unsaved_checkpoint(runner) if best is None else read_checkpoint(best)
-        load(weights, [checkpoint], classes_in(runner))
+        model = trained_model(runner)
+        # An EMAHook would copy weights that the checkpoint has averaged already.
         runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, EMAHook)]
         runner._resume = False
-        model = describe([runner.cfg], [checkpoint], ['test'])
-        model['members'][0]['finished'] = True
-        return run_test(runner, model, [checkpoint])
+        return load_and_test(runner, model)
+
+
+def trained_model(runner: Runner) -> TestedModel:
+    """Return the best checkpoint of a training, or its last weights where none was kept."""
+    best = best_checkpoint(runner)
+    barrier()  # The main process may still be writing it.
+    if best is not None and best.is_file():
+        print_log('Testing the best checkpoint.', logger='current')
+        checkpoint = read_checkpoint(best)
+    else:  # That of a resumed run which was moved may be elsewhere.
+        print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+        last = last_checkpoint(runner)
+        checkpoint = unsaved_checkpoint(runner) if last is None else read_checkpoint(last)
+    networks = [Network(runner.cfg, checkpoint)]
+    return TestedModel(networks, describe_model(networks, ['test'], finished=True))
+
+
+def best_checkpoint(runner: Runner) -> Path | None:
+    """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            paths = [getattr(hook, 'best_ckpt_path', None)]
+            paths += getattr(hook, 'best_ckpt_path_dict', {}).values()
+            return next((Path(path) for path in paths if path), None)
+    return None
 
 
 def last_checkpoint(runner: Runner) -> Path | None:
@@ -120,15 +142,9 @@ def last_checkpoint(runner: Runner) -> Path | None:
 
 def unsaved_checkpoint(runner: Runner) -> Checkpoint:
     """Return a checkpoint, in no file, of the weights that a training has ended with."""
-    weights = getattr(runner.model, 'module', runner.model)
+    model = getattr(runner.model, 'module', runner.model)
     meta = {'epoch': runner.epoch, 'seed': runner.seed, 'cfg': runner.cfg.pretty_text}
-    content = {'state_dict': weights.state_dict(), 'meta': meta}
-    runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
-    return checkpoint_of(choose_validated_weights(content, UNSAVED), UNSAVED)
-
-
-def best_checkpoint(runner: Runner) -> str | None:
-    """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
-    hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
-    several = getattr(hook, 'best_ckpt_path_dict', {}).values()
-    return next(filter(None, [getattr(hook, 'best_ckpt_path', None), *several]), None)
+    content = {'state_dict': model.state_dict(), 'meta': meta}
+    runner.call_hook('before_save_checkpoint', checkpoint=content)  # An EMAHook puts in averages.
+    content = choose_validated_weights(content, LAST_WEIGHTS)
+    return checkpoint_from_content(content, LAST_WEIGHTS)

@@ -1,45 +1,37 @@
-"""Checkpoints: read as data, recognised by their weights, put whole into a model."""
+"""Checkpoints: recognised by their weights, and put whole into a model of the same classes."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
-from urllib.parse import urlparse
 
-import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer, print_log
-from mmengine.runner import CheckpointLoader
-from mmengine.runner import checkpoint as mmengine_checkpoint
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmcalib.cli.files import other_checkpoints
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
-from mmcalib.runs.record import digest
+from mmcalib.runs.safe_loading import load_file
 
-ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
-STATISTICS = ('current', 'max', 'mean', 'min')
-AVERAGE = 'ema_state_dict'  # in a checkpoint of a training with mmengine's EMAHook
-CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
-NAME_WITH_HASH = re.compile(r'-([0-9a-f]{8,})[.]')  # as published weights have it
+AVERAGE = 'ema_state_dict'  # the key of averages in a checkpoint of mmengine's EMAHook
+CALIBRATION = 'calibration'  # the key in `meta` of a checkpoint that was calibrated
 ORIGINAL_IS_VALIDATED = re.compile(r"""\bevaluate_on_ema['"]?\s*[=:]\s*False\b""")
-DATE = re.compile(r'(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])')
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file's content, its weights, and the digest by which they are recognised."""
+    """A checkpoint.
+
+    Attributes:
+        path: Path of its file.
+        content: Content of the file.
+        weights: Weights by name, without the prefix of a wrapper.
+        digest: Digest of the weights, by which they are recognised.
+    """
 
     path: str
     content: Mapping
@@ -54,15 +46,23 @@ class Checkpoint:
     @property
     def classes(self) -> list[str]:
         """Names of the classes that it was trained on, none if it does not say."""
-        return classes_of(self.dataset_meta)
+        return class_names(self.dataset_meta)
 
     @property
     def dataset_meta(self) -> Mapping:
         """Classes and palette of the training data; the toolboxes' versions 0.x have them above."""
-        described = self.meta.get('dataset_meta')
-        if isinstance(described, Mapping):
-            return described
+        dataset_meta = self.meta.get('dataset_meta')
+        if isinstance(dataset_meta, Mapping):
+            return dataset_meta
         return {key.lower(): self.meta[key] for key in ('CLASSES', 'PALETTE') if key in self.meta}
+
+    @property
+    def calibration(self) -> Mapping:
+        """What tools/calibrate.py wrote into it; empty if it was not calibrated."""
+        calibration = self.meta.get(CALIBRATION)
+        # Another tool may use the word for something else.
+        is_ours = isinstance(calibration, Mapping) and 'method' in calibration
+        return calibration if is_ours else {}
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -73,23 +73,29 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises:
         UserError: If it is missing, damaged or no checkpoint.
     """
-    return checkpoint_of(choose_validated_weights(load_file(str(path)), str(path)), str(path))
+    content = choose_validated_weights(load_file(str(path)), str(path))
+    return checkpoint_from_content(content, str(path))
 
 
-def checkpoint_of(content: Mapping, path: str) -> Checkpoint:
+def checkpoint_from_content(content: Mapping, path: str) -> Checkpoint:
     """Return the checkpoint in a file's content, which may be the bare weights."""
-    content = content if 'state_dict' in content else {'state_dict': content}
-    weights = content['state_dict']
-    weights = {key.removeprefix('module.'): value for key, value in weights.items()}
-    found = hashlib.sha256()
+    if 'state_dict' not in content:
+        content = {'state_dict': content}
+    weights = {name.removeprefix('module.'): value for name, value in content['state_dict'].items()}
+    return Checkpoint(path, content, weights, weights_digest(weights))
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return 16 hexadecimal digits that are equal for equal weights of equal names."""
+    digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
-        found.update(name.encode())
+        digest.update(name.encode())
         if isinstance(value, Tensor):
             copy = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            found.update(copy.flatten().view(torch.uint8).numpy())
+            digest.update(copy.flatten().view(torch.uint8).numpy())
         else:
-            found.update(repr(value).encode())
-    return Checkpoint(path, content, weights, found.hexdigest()[:16])
+            digest.update(repr(value).encode())
+    return digest.hexdigest()[:16]
 
 
 def choose_validated_weights(content: Mapping, path: str) -> Mapping:
@@ -99,7 +105,7 @@ def choose_validated_weights(content: Mapping, path: str) -> Mapping:
     mmpretrain's EMAHook(evaluate_on_ema=False) validates the original ones. The average is another
     model than the one that was chosen, with other figures.
     """
-    if AVERAGE not in content or _is_average_validated(content):
+    if AVERAGE not in content or is_average_validated(content):
         return content
     print_log(
         f'{path} holds original weights and their average. The original ones are used, since '
@@ -107,15 +113,15 @@ def choose_validated_weights(content: Mapping, path: str) -> Mapping:
         'current',
     )
     weights = dict(content['state_dict'])
-    for key, value in content[AVERAGE].items():
-        if key.startswith('module.'):
-            weights[key.removeprefix('module.')] = value
-    chosen = {**content, 'state_dict': weights}
-    del chosen[AVERAGE]
+    for name, value in content[AVERAGE].items():
+        if name.startswith('module.'):
+            weights[name.removeprefix('module.')] = value
+    chosen = {key: value for key, value in content.items() if key != AVERAGE}
+    chosen['state_dict'] = weights
     return chosen
 
 
-def _is_average_validated(content: Mapping) -> bool:
+def is_average_validated(content: Mapping) -> bool:
     """Return whether a training has validated the average of its weights, by its config's text.
 
     The text may be anyone's and is not executed. As mmengine writes it, the option stands in a call
@@ -125,206 +131,85 @@ def _is_average_validated(content: Mapping) -> bool:
     return not (isinstance(text, str) and ORIGINAL_IS_VALIDATED.search(text))
 
 
-def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
-    """Return the content of a checkpoint, from a file or an address.
-
-    mmengine's checkpoints hold logged values besides tensors, which are allowed. One that needs
-    more runs code of its own: this is said before it does, or refused if it comes from an address
-    or ``TORCH_FORCE_WEIGHTS_ONLY_LOAD`` is set.
-
-    Raises:
-        UserError: If it is missing, cannot be read, or holds something else.
-    """
-    file = downloaded(path) if '://' in path else os.path.expanduser(path)
-    if not os.path.isfile(file):
-        raise UserError(
-            f'there is no checkpoint {file!r} in {os.getcwd()}{other_checkpoints(file)}'
-        )
-    try:
-        if why := damage(file):
-            raise ValueError(why)
-        content = _load(file, map_location, trusted='://' not in path)
-    except Exception as error:  # of whatever its bytes, or its code, led to
-        raise UserError(f'{file!r} is no readable checkpoint: {error}') from error
-    for part in (content, *map(getattr(content, 'get', lambda key: {}), ('state_dict', 'meta'))):
-        if part is not None and not isinstance(part, Mapping):
-            raise UserError(
-                f'{file!r} is not a checkpoint of a model: it holds a {type(part).__name__} '
-                'instead of values by name'
-            )
-    if content.get('meta'):
-        content['meta'].pop('config', None)  # of old versions; mmengine would execute it
-    return content
-
-
-def downloaded(url: str) -> str:
-    """Return the file of an address in PyTorch's folder of downloads.
-
-    Raises:
-        UserError: If it cannot be downloaded, or its content has another hash than its name.
-    """
-    name = Path(urlparse(url).path).name
-    named = NAME_WITH_HASH.search(name)
-    prefix = named[1] if named and not DATE.fullmatch(named[1]) else None
-    if prefix is None:  # two trainings have a `best.pth` each
-        name = f'{digest(url)}-{name}'
-    path = Path(torch.hub.get_dir(), 'checkpoints', name)
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(path), hash_prefix=prefix)
-        except OSError as error:
-            raise UserError(f'{url} cannot be downloaded: {error}') from error
-        except RuntimeError as error:
-            if 'hash' not in str(error):
-                raise
-            raise UserError(
-                f'{url} is not the file that its name tells, whose SHA-256 begins with {prefix}: '
-                'it was changed or cut off. Download it yourself, and name the file if you trust it'
-            ) from error
-    return str(path)
-
-
-def load_safely() -> None:
-    """Have mmengine load by the functions above, from files and from wherever they lie."""
-    CheckpointLoader.register_scheme('', load_file, force=True)
-    mmengine_checkpoint.load_url = load_file
-    mmengine_checkpoint._safe_torch_load = lambda file, map_location=None, **_: _load(
-        file, map_location, trusted=False
-    )
-
-
-def _load(file: Any, map_location: Any, *, trusted: bool) -> Any:
-    mmap = isinstance(file, str) and zipfile.is_zipfile(file)
-    load = partial(torch.load, file, map_location=map_location, mmap=mmap)
-    try:
-        with _safe_globals():
-            return load(weights_only=True)
-    except UnpicklingError as error:
-        named = re.search(r'GLOBAL (\S+)', str(error))  # the rest is PyTorch's advice, to trust it
-        reason = f'it holds more than data{f", {named[1]}" if named else ""}'
-        if not hasattr(torch.serialization, 'safe_globals'):
-            reason += ' (as all of mmengine do, which PyTorch before 2.5 cannot tell from code)'
-        if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
-            raise ValueError(f'{reason}, and {ONLY_WEIGHTS} is set') from error
-        reason += ', so loading it can run any code in it. It '
-        if not trusted:
-            raise ValueError(
-                f'{reason}comes from an address: download it, and name the file if you trust it'
-            ) from error
-        print_log(
-            f'Warning: {file}: {reason}is trusted because you named it; {ONLY_WEIGHTS}=1 refuses '
-            'it.',
-            'current',
-        )
-        return load(weights_only=False)
-
-
-def _safe_globals() -> AbstractContextManager:
-    """Allow numpy's arrays and logged values, which mmengine's checkpoints hold besides tensors."""
-    if not hasattr(torch.serialization, 'safe_globals'):
-        return nullcontext()
-    core = getattr(np, '_core', None) or np.core
-    dtypes = {type(np.dtype(kind)) for kind in '?bBhHiIlLqQefdg'}
-    numpy = [core.multiarray._reconstruct, core.multiarray.scalar, np.ndarray, np.dtype, *dtypes]
-    return torch.serialization.safe_globals([*numpy, HistoryBuffer, slice, _statistic])
-
-
-def _statistic(owner: object, name: str) -> Any:
-    """Stand in for `getattr`, by which logged values name their statistics.
-
-    The real one would lead from any allowed class to all that Python can do.
-    """
-    if owner is not HistoryBuffer or name not in STATISTICS:
-        raise UnpicklingError(f'it asks for {name!r} of {owner!r}')
-    return getattr(owner, name)
-
-
-# As checkpoints call it: PyTorch 2.6 goes by its name, newer ones by its qualified name.
-_statistic.__module__ = 'builtins'
-_statistic.__name__ = _statistic.__qualname__ = 'getattr'
-
-
 def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> None:
-    """Load weights into a model that they must fill.
+    """Load weights into a model that they must fill, so that no layer keeps random ones.
 
-    Only what the model makes anew at loading may lack, and, where it only predicts, auxiliary heads
-    and what losses have learnt.
+    Missing may be only what the model makes anew at loading and, where it only predicts, auxiliary
+    heads and what losses have learnt.
 
     Raises:
         UserError: If something is missing, or has another shape.
     """
     try:
         missing, unexpected = model.load_state_dict(checkpoint.weights, strict=False)
-    except (RuntimeError, ValueError) as error:  # torch's own, and those of modules of ours
-        sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
-        problem = sizes[0].rstrip('.') if sizes else str(error)
+    except (RuntimeError, ValueError) as error:  # torch raises the first, modules of ours the other
+        mismatches = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
+        problem = mismatches[0].rstrip('.') if mismatches else str(error)
     else:
-        if any(key.startswith('calibration.') for key in unexpected):
+        if any(name.startswith('calibration.') for name in unexpected):
             raise UserError(
                 f'{checkpoint.path}: the calibration of the checkpoint is attached, and the config '
                 'has none: use the config that tools/calibrate.py wrote beside the checkpoint'
             )
-        losses = [f'{name}.' for name, m in model.named_modules() if isinstance(m, CalibrationLoss)]
-        lacking = [
-            key
-            for key in missing
-            if key not in checkpoint.weights  # those that the model makes anew, as Swin-V2 does
-            and (resumed or not ('auxiliary' in key or key.startswith(tuple(losses))))
-        ]
-        problem = f'it lacks {len(lacking)} tensors, such as {lacking[0]}' if lacking else ''
-    if problem:
-        other = ', or start anew from its weights by load_from' if resumed else ''
-        raise UserError(
-            f'{checkpoint.path}: the checkpoint does not fit the model of this config: {problem}. '
-            f'Use the config that it was trained with{other}'
-        )
+        # Some models make tensors anew at loading, as Swin-V2 does: these are in the checkpoint.
+        lacking = [name for name in missing if name not in checkpoint.weights]
+        if not resumed:
+            lacking = without_training_parts(model, lacking)
+        if not lacking:
+            return
+        problem = f'it lacks {len(lacking)} tensors, such as {lacking[0]}'
+    new_start = ', or start anew from its weights by load_from' if resumed else ''
+    raise UserError(
+        f'{checkpoint.path}: the checkpoint does not fit the model of this config: {problem}. Use '
+        f'the config that it was trained with{new_start}'
+    )
 
 
-def classes_of(data: object) -> list[str]:
+def without_training_parts(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Return names of tensors without those of auxiliary heads and of losses."""
+    losses = tuple(
+        f'{name}.' for name, module in model.named_modules() if isinstance(module, CalibrationLoss)
+    )
+    return [name for name in names if 'auxiliary' not in name and not name.startswith(losses)]
+
+
+def class_names(data: object) -> list[str]:
     """Return the names of a data set's classes, by it or its metainfo; none if it does not say."""
     metainfo = getattr(data, 'metainfo', data)
-    metainfo = metainfo if isinstance(metainfo, Mapping) else {}
+    if not isinstance(metainfo, Mapping):
+        return []
     classes = metainfo.get('classes', metainfo.get('CLASSES'))
     return [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
 
 
 def class_difference(trained: Sequence[str], here: Sequence[str]) -> str:
     """Return in words how a data set's classes differ from those trained on."""
-    parts = [f'it has {len(here)} classes, not {len(trained)}'] if len(trained) != len(here) else []
-    pairs = enumerate(zip(trained, here, strict=False))
-    other = [f'class {label} is {b!r}, not {a!r}' for label, (a, b) in pairs if a != b]
-    return '; '.join(parts + other[:1])
+    parts = []
+    if len(trained) != len(here):
+        parts.append(f'it has {len(here)} classes, not {len(trained)}')
+    for label, (trained_name, name) in enumerate(zip(trained, here, strict=False)):
+        if trained_name != name:
+            parts.append(f'class {label} is {name!r}, not {trained_name!r}')
+            break
+    return '; '.join(parts)
 
 
 def check_classes(trained: Sequence[str], here: Sequence[str], between: str) -> None:
     """Raise a UserError if labels of some data mean other classes than those trained on.
 
     A missing folder of images, for example, moves every later label by one, and the numbers look
-    like others. Of data that have only the first of the classes, in their order, it is said. Where
-    either side names none, there is nothing to compare.
+    like others. If the data have only the first of the classes, in their order, a warning says so.
+    Where either side names none, there is nothing to compare.
     """
     trained, here = list(trained), list(here)
     if not trained or not here or trained == here:
         return
     text = f'{between}: {class_difference(trained, here)}'
     if trained[: len(here)] == here:
-        print_log(f'Of the classes of {text}.', 'current', logging.WARNING)
+        print_log(f'The data have only the first classes, {text}.', 'current', logging.WARNING)
         return
     raise UserError(
         f'the classes differ between {text}. Is the checkpoint one of these data? If so, complete '
         'them or, if only the spelling differs, set the names of the training as '
         'dataset.metainfo.classes of the dataloader'
     )
-
-
-def damage(path: str | Path) -> str | None:
-    """Return the reason why a local file is no whole checkpoint, None if it is one.
-
-    A zip file ends with its index, which one that was cut off does not have.
-    """
-    with open(path, 'rb') as file:
-        start = file.read(2)
-        if start[:1] == b'\x80' or zipfile.is_zipfile(file):  # \x80: PyTorch before 1.6
-            return None
-    return 'it was not written to its end' if start == b'PK' else 'it is another kind of file'

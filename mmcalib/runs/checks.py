@@ -9,7 +9,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from traceback import walk_tb
 
@@ -30,7 +30,7 @@ from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
-from mmcalib.runs.checkpoint import check_classes, classes_of
+from mmcalib.runs.checkpoint import check_classes, class_names
 from mmcalib.runs.config_tree import constructor_options
 from mmcalib.runs.missing_data import missing_data_message
 from mmcalib.tensors import unchanged_randomness
@@ -50,43 +50,63 @@ NAMES_BY_IOU_METRIC = {
 }
 
 
-def check_run(runner: Runner, splits: Iterable[str]) -> None:
-    """Build the data and metrics of a run, and raise the errors that it would meet hours later.
+def build_data(runner: Runner, splits: Iterable[str]) -> None:
+    """Build the data and the metrics of a run, so that their errors come before hours of work.
 
     Args:
-        runner: Before it trains or tests.
-        splits: Of ``'train'``, ``'val'`` and ``'test'``; those that the config lacks are skipped.
+        runner: Runner before it trains or tests.
+        splits: Some of ``'train'``, ``'val'`` and ``'test'``; those that the config lacks are
+            skipped.
 
     Raises:
-        UserError: For the first that is found.
+        UserError: For the first that cannot be built; if its data are missing, with their source.
     """
-    splits = [split for split in splits if runner.cfg.get(f'{split}_dataloader')]
-    check_data(runner.cfg, splits)
-    model = innermost(runner.model)
-    loops = {}
-    for split in splits:
+    message = missing_data_message(loader_configs(runner.cfg, splits))
+    if message is not None:
+        raise UserError(message)
+    for split in present_splits(runner, splits):
         with building(f'the {split} data or their metrics: '):
-            loops[split] = getattr(runner, f'{split}_loop')
-        classes, (first, *_) = classes_of_head(model), loops.values()
-        check_metrics(split, loops[split], classes)
-        check_samples(split, loops[split], classes, first)
+            getattr(runner, f'{split}_loop')  # built when it is first asked for
+
+
+def loader_configs(cfg: Config, splits: Iterable[str]) -> dict[str, Mapping | None]:
+    """Return the dataloaders of splits by their keys, as the config's file has them."""
+    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') for split in splits}
+    if cfg.get('limit'):  # The dataset of a smoke run wraps that of the file.
+        loaders = {key: loader['dataset'] for key, loader in loaders.items() if loader}
+    return loaders
+
+
+def present_splits(runner: Runner, splits: Iterable[str]) -> list[str]:
+    """Return the splits that a config has data of."""
+    return [split for split in splits if runner.cfg.get(f'{split}_dataloader')]
+
+
+def check_run(runner: Runner, splits: Iterable[str]) -> None:
+    """Ask what was built, and raise the errors that a run would meet hours later.
+
+    Args:
+        runner: Runner whose data are built, see :func:`build_data`.
+        splits: Splits as of :func:`build_data`.
+
+    Raises:
+        UserError: For the first error.
+    """
+    model = innermost(runner.model)
+    classes = classes_of_head(model)
+    loops = {split: getattr(runner, f'{split}_loop') for split in present_splits(runner, splits)}
+    first_loop = next(iter(loops.values()), None)
+    for split, loop in loops.items():
+        check_metrics(split, loop, classes)
+        check_samples(split, loop, classes, first_loop)
     if 'train' in loops:
-        if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy
+        if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy.
             with building('optim_wrapper: '):
                 runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
         check_selection(runner)
         check_learning(runner, model)
         check_targets(model)
         check_padding(model)
-
-
-def check_data(cfg: Config, splits: Iterable[str]) -> None:
-    """Raise a UserError that names the missing data of a config and their source."""
-    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') for split in splits}
-    if cfg.get('limit'):  # the keys of the file, without the dataset of a smoke run
-        loaders = {key: loader['dataset'] for key, loader in loaders.items() if loader}
-    if missing := missing_data_message(loaders):
-        raise UserError(missing)
 
 
 def check_amp() -> None:
@@ -110,7 +130,7 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
     data = loop.dataloader.dataset
     if not len(data):
         raise UserError(f'the {split} data have no samples')
-    trained, here = classes_of(first.dataloader.dataset), classes_of(data)
+    trained, here = class_names(first.dataloader.dataset), class_names(data)
     found = len(here)
     if found and classes and (found > classes or (split == 'train' and found < classes)):
         raise UserError(

@@ -1,8 +1,7 @@
-"""From a config file and options to the config of a run."""
+"""From a config file and options to a config."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
 import sys
@@ -14,7 +13,6 @@ from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
@@ -23,13 +21,9 @@ from mmengine.utils import import_modules_from_strings
 
 from mmcalib import register
 from mmcalib.cli.files import STACKS, find_config
-from mmcalib.errors import UserError, did_you_mean, nearest
-from mmcalib.files import experiment_name
-from mmcalib.openmmlab.splits import TESTED_SPLIT
-from mmcalib.options import check_integer
+from mmcalib.errors import UserError, nearest
 from mmcalib.runs.config_tree import find_class, find_toolbox, walk
 
-DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
@@ -127,115 +121,3 @@ def check_option_keys(cfg: Config, options: Mapping) -> None:
             else:
                 node = node[part]
             known = set(node) if isinstance(node, Mapping) else set()
-
-
-def prepare(path: str, args: argparse.Namespace) -> Config:
-    """Return a config as the arguments of a tool ask for it, but for a limit on its samples."""
-    cfg = load_config(path, args.cfg_options)
-    cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir, limit=args.limit)
-    if getattr(args, 'evaluation', None):
-        use_evaluation(cfg, args.evaluation)
-    if args.split == 'val':
-        test_on_validation(cfg)
-    return cfg
-
-
-def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:
-    """Set the work dir: the given one, else the config's, else one named after the experiment.
-
-    A smoke run that is given none has one below it, and leaves the files of real runs alone.
-    """
-    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
-    if limit and not work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
-
-
-def limit_samples(cfg: Config, limit: int) -> None:
-    """Make a smoke run of a config: a few samples of each split, and one epoch at most.
-
-    Results and checkpoints say so, and reports leave them out.
-
-    Args:
-        cfg: Of the run.
-        limit: Samples of each split.
-
-    Raises:
-        UserError: If it is below 1.
-    """
-    cfg.limit = check_integer('--limit', limit)
-    for loader in filter(None, map(cfg.get, DATALOADERS)):
-        loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
-        loader.pop('num_batch_per_epoch', None)
-    loader, schedule = cfg.get('train_dataloader'), cfg.get('train_cfg')
-    if not loader or not schedule:
-        return
-    if 'batch_size' in loader:  # a sampler that drops the last batch would have none
-        loader.batch_size = min(loader.batch_size, limit)
-    schedule.pop('dynamic_intervals', None)
-    schedule.pop('val_begin', None)
-    key = 'max_epochs' if schedule.get('max_epochs') else 'max_iters'
-    length = 1 if key == 'max_epochs' else -(-limit // (loader.get('batch_size') or 1))
-    schedule.update({key: length, 'val_interval': length})
-
-
-def test_on_validation(cfg: Config) -> None:
-    """Have a test take the validation split, as a choice between models has to.
-
-    Raises:
-        UserError: If the config has none.
-    """
-    if cfg.get('val_dataloader') is None:
-        raise UserError('--split val needs a val_dataloader in the config')
-    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
-    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
-    cfg.setdefault('test_cfg', dict())
-    cfg[TESTED_SPLIT] = 'val'
-
-
-def set_loader_defaults(cfg: Config) -> None:
-    """Fill in the defaults of mmpretrain's own tools, and turn off what needs a GPU or workers."""
-    classifies = find_toolbox(cfg) == 'mmpretrain'
-    for loader in filter(None, map(cfg.get, DATALOADERS)):
-        if classifies:
-            loader.setdefault('collate_fn', dict(type='default_collate'))
-            loader.setdefault('pin_memory', True)
-            loader.setdefault('persistent_workers', True)
-        if not torch.cuda.is_available():
-            loader.pin_memory = False
-        if not loader.get('num_workers'):
-            loader.persistent_workers = False
-
-
-def use_evaluation(cfg: Config, name: str) -> None:
-    """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
-
-    Raises:
-        UserError: If the config has none of that name.
-    """
-    named = cfg.get('evaluations', {})
-    if name not in named:
-        known = did_you_mean(name, named) if named else ', and none at all'
-        raise UserError(f'--evaluation {name}: the config has no such evaluation{known}')
-    cfg.merge_from_dict(named[name])
-    list_single_metrics(cfg)
-    cfg.work_dir = str(Path(cfg.work_dir, name))
-
-
-def show_predictions(cfg: Config, folder: str) -> None:
-    """Have the toolbox's own visualization hook draw the predictions of a test into a folder.
-
-    Raises:
-        UserError: If the config has no such hook.
-    """
-    hook = cfg.get('default_hooks', {}).get('visualization')
-    if hook is None:
-        raise UserError(
-            '--show-dir needs default_hooks.visualization in the config; the digits have none, '
-            'because their images are not files'
-        )
-    if find_toolbox(cfg) == 'mmpretrain':
-        hook.update(interval=1, enable=True, out_dir=folder)
-    else:
-        hook.update(interval=1, draw=True)
-        cfg.visualizer.save_dir = folder

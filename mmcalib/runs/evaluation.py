@@ -1,4 +1,4 @@
-"""From a Runner whose model has its weights to the record of a test."""
+"""From a Runner and the model that it is to test to the record of the test."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process
+from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmcalib import __version__
 from mmcalib.files import RESULTS, STATISTICS, experiment_name, file_name_for_split, whole_file
+from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
@@ -21,8 +24,7 @@ from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
 from mmcalib.openmmlab.samples import read_field
 from mmcalib.openmmlab.splits import tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
-from mmcalib.runs import model as models
-from mmcalib.runs.checkpoint import Checkpoint, classes_of
+from mmcalib.runs.checkpoint import class_names
 from mmcalib.runs.config_tree import (
     DATASET_KEYS,
     describe_dataset,
@@ -30,91 +32,130 @@ from mmcalib.runs.config_tree import (
     plain_pipelines,
     type_name,
 )
+from mmcalib.runs.model import TestedModel
 from mmcalib.runs.record import Record, checkpoint_paths
 from mmcalib.runs.test_summary import measuring_command, test_summary, unlabelled_classes
+from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
+from mmcalib.runs.weights import load_weights, tell_hooks
 
-# What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
+# The file that the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
+# Attributes that a record has of a metric, for all tests and for those of a part.
+METRIC_OPTIONS = ('protocol', 'num_bins', 'ignore_index')
+OOD_OPTIONS = ('prefix', 'scores', 'ood_index', 'counts')
 
 
-def classes_in(runner: Runner) -> list[str]:
-    """Return the classes of a Runner's test data, which are there then, for hooks to look at."""
-    return classes_of(runner.test_loop.dataloader.dataset)
+def load_and_test(runner: Runner, model: TestedModel) -> dict:
+    """Load the weights and test: the last two steps of every test, also of a training's.
+
+    Returns:
+        The metrics.
+    """
+    load_weights(runner.model, model.checkpoints, tested_classes(runner))
+    return run_test(runner, model)
 
 
-def run_test(
-    runner: Runner,
-    model: dict,
-    checkpoints: Sequence[Checkpoint],
-    *,
-    shift: Mapping | None = None,
-) -> dict:
+def tested_classes(runner: Runner) -> list[str]:
+    """Return the classes of a Runner's test data, which are built for it."""
+    return class_names(runner.test_loop.dataloader.dataset)
+
+
+def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None) -> dict:
     """Test, and leave the files that later tools read in the work dir.
 
-    That is ``results.json`` with the :class:`~mmcalib.runs.record.Record`, and ``calibration.npz``
-    with what the ``CalibrationMetric`` has counted; see
-    :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics` for more than one. Of the
-    split ``'val'`` their names end in ``_val``. The record is written last: where it is,
-    the others are its own.
+    These are ``results.json`` with the :class:`~mmcalib.runs.record.Record`, and
+    ``calibration.npz`` with the statistics of the ``CalibrationMetric``; see
+    :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics` for more than one. For the
+    split ``'val'`` their names end in ``_val``. The record is written last: where it is, the others
+    belong to it.
 
     Args:
-        runner: Of a config with a test split, with the weights loaded.
-        model: That is tested, see :func:`~mmcalib.runs.model.describe`.
-        checkpoints: Of its members.
-        shift: What the record says of the shift of the data; None for none.
+        runner: Runner with a test split, whose model has its weights.
+        model: Model that is tested.
+        shift: Description of the shift of the data, None for none.
+
+    Returns:
+        The metrics.
     """
-    models.tell_hooks(runner, checkpoints)
-    _warn_of_fitted_images(runner, model)
-    seen = LabelledClasses()
-    runner.register_hook(seen)
+    tell_hooks(runner, model.checkpoints)
+    warn_of_fitted_images(runner, model.description)
+    labelled_classes = LabelledClassesHook()
+    runner.register_hook(labelled_classes)
     metrics = runner.test()
-    runner.hooks.remove(seen)
-    labels = set().union(*all_gather_object(seen.labels))
+    runner.hooks.remove(labelled_classes)
+    labels = set().union(*all_gather_object(labelled_classes.labels))
     if not is_main_process():
         return metrics
-    split = tested_split(runner)
-    ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
-    kept = kept_statistics(ours)
+    calibration_metrics = metrics_of_type(runner, CalibrationMetric)
+    statistics = kept_statistics(calibration_metrics)
+    evaluation = describe_evaluation(runner)
+    if shift:
+        evaluation['shift'] = dict(shift)
     record = Record(
         experiment=experiment_name(runner.cfg.filename),
-        split=split,
-        model=model,
-        evaluation=evaluation(runner) | ({'shift': dict(shift)} if shift else {}),
+        split=tested_split(runner),
+        model=model.description,
+        evaluation=evaluation,
         metrics=metrics,
-        strata=strata(kept),
+        strata=stratum_tables(statistics),
         date=datetime.now(timezone.utc).isoformat(timespec='microseconds'),
         version=__version__,
     )
-    path = Path(runner.work_dir, file_name_for_split(RESULTS, split))
-    for earlier in (path, path.with_name(file_name_for_split(STATISTICS, split))):
-        earlier.unlink(missing_ok=True)
-    for name, statistics in kept.items():
-        with whole_file(path.with_name(file_name_for_split(f'{name}.npz', split))) as temporary:
-            statistics.save(temporary)
-    record.write(path)
-    statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
-    files = {'checkpoint': ', '.join(checkpoint_paths(model)), 'results': path}
-    diagram = Path(runner.log_dir, DIAGRAM.format(split))
-    files |= {'diagram': diagram} if diagram.is_file() else {}
-    said = [
-        *test_summary(record, statistics),
-        *(f'{name:<12}{file}' for name, file in files.items()),
-    ]
-    if not kept and 'ood' not in record.evaluation:
+    write_results(Path(runner.work_dir), record, statistics)
+    lines = test_summary(record, main_statistics(calibration_metrics))
+    if not statistics and 'ood' not in record.evaluation:
         command = measuring_command(runner.cfg.filename, record)
-        said.insert(-len(files), f'Calibration was not measured; {command} measures it.')
+        lines.append(f'Calibration was not measured; {command} measures it.')
     if not record.limit:
-        classes = classes_of(runner.test_loop.dataloader.dataset)
-        said[-len(files) : -len(files)] = unlabelled_classes(labels, classes)
-    print_log('\n'.join(['', *said]), logger='current')
+        lines += unlabelled_classes(labels, tested_classes(runner))
+    lines += file_lines(runner, record)
+    print_log('\n'.join(['', *lines]), logger='current')
     return metrics
 
 
-class LabelledClasses(Hook):
-    """Notes of which classes a test of a segmentor has labelled pixels.
+def metrics_of_type(runner: Runner, kind: type[BaseMetric]) -> list:
+    """Return the metrics of a type of a Runner's test."""
+    return [metric for metric in runner.test_evaluator.metrics if isinstance(metric, kind)]
+
+
+def main_statistics(metrics: Sequence[CalibrationMetric]) -> CalibrationStatistics | None:
+    """Return the statistics of the test's calibration metric, None if it has none."""
+    for metric in metrics:
+        if metric.prefix == 'calibration':
+            return metric.statistics
+    return None
+
+
+def write_results(
+    work_dir: Path, record: Record, statistics: Mapping[str, CalibrationStatistics]
+) -> None:
+    """Write statistics, then the record; files of an earlier test are removed first."""
+    results = work_dir / file_name_for_split(RESULTS, record.split)
+    results.unlink(missing_ok=True)
+    (work_dir / file_name_for_split(STATISTICS, record.split)).unlink(missing_ok=True)
+    for name, each in statistics.items():
+        with whole_file(work_dir / file_name_for_split(f'{name}.npz', record.split)) as temporary:
+            each.save(temporary)
+    record.write(results)
+
+
+def file_lines(runner: Runner, record: Record) -> list[str]:
+    """Return the lines of a test's end that name its files."""
+    files = {
+        'checkpoint': ', '.join(checkpoint_paths(record.model)),
+        'results': Path(runner.work_dir, file_name_for_split(RESULTS, record.split)),
+    }
+    diagram = Path(runner.log_dir, DIAGRAM.format(record.split))
+    if diagram.is_file():
+        files['diagram'] = diagram
+    return [f'{name:<12}{file}' for name, file in files.items()]
+
+
+class LabelledClassesHook(Hook):
+    """Notes which classes a test of a segmentor has labelled pixels of.
 
     Attributes:
-        labels: Those that were seen on this process; empty for a classifier.
+        labels: Labels in the masks on this process; empty for a classifier.
     """
 
     def __init__(self) -> None:
@@ -130,95 +171,138 @@ class LabelledClasses(Hook):
                 self.labels.update(counts.nonzero().flatten().tolist())
 
 
-def _warn_of_fitted_images(runner: Runner, model: Mapping) -> None:
-    """Warn of a scaling that is tested on images that it was fitted on.
+def warn_of_fitted_images(runner: Runner, model: Mapping) -> None:
+    """Warn of a scaling that is tested on images that it was fitted on: figures would be too good.
 
     The data of the fit are those of the config's split of that name.
+
+    Args:
+        runner: Runner of the test.
+        model: Description of the model.
     """
-    calibrations = [each['calibration'] for each in (*model['members'], model)]
-    fitted = {calibration['split'] for calibration in calibrations if calibration}
-    tested = runner.test_loop.dataloader.dataset
-    keys = {sample.key for sample in sample_ids(tested)} if fitted else set()
-    for split in fitted:
-        loader = runner.cfg.get(f'{split}_dataloader')
-        count = 0
-        if same_data(loader, runner.cfg.test_dataloader):
-            count = len(keys)
-        elif loader and (dataset := build_if_there(runner.cfg, split)) is not None:
-            count = len(keys & {sample.key for sample in sample_ids(dataset)})
-        if count:
-            whose = 'these' if count == len(keys) else f'{count:,} of these {len(keys):,}'
-            print_log(
-                f'The scaling of the checkpoint was fitted on {whose} images, so the figures are '
-                'better than on others: test on others, or quote what calibrate.py prints if it '
-                'cross-fits',
-                'current',
-                logging.WARNING,
-            )
+    calibrations = [member['calibration'] for member in model['members']]
+    calibrations.append(model['calibration'])
+    splits = {calibration['split'] for calibration in calibrations if calibration}
+    if not splits:
+        return
+    tested = {sample.key for sample in sample_ids(runner.test_loop.dataloader.dataset)}
+    for split in splits:
+        count = count_fitted_images(runner.cfg, split, tested)
+        if count == 0:
+            continue
+        images = 'these' if count == len(tested) else f'{count:,} of these {len(tested):,}'
+        print_log(
+            f'The scaling of the checkpoint was fitted on {images} images, so the figures are '
+            'better than on others: test on others, or quote what calibrate.py prints if it '
+            'cross-fits',
+            'current',
+            logging.WARNING,
+        )
 
 
-def evaluation(runner: Runner) -> dict:
+def count_fitted_images(cfg: Config, split: str, tested: set) -> int:
+    """Return how many tested images are among those of a split.
+
+    Args:
+        cfg: Config of the run.
+        split: Split that a scaling was fitted on.
+        tested: Keys of the tested images, see :func:`~mmcalib.openmmlab.same_data.sample_ids`.
+    """
+    if same_data(cfg.get(f'{split}_dataloader'), cfg.test_dataloader):
+        return len(tested)
+    dataset = build_if_there(cfg, split)
+    if dataset is None:
+        return 0
+    return len(tested & {sample.key for sample in sample_ids(dataset)})
+
+
+def describe_evaluation(runner: Runner) -> dict:
     """Return the data and the options of an evaluation, for JSON.
 
     Returns:
         ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
         as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
         out where the whole image is predicted at once), ``tta``, whether the config's own model
-        averages views, ``limit`` of a smoke run, and what the metric was told; ``other_metrics``
-        has what was measured with other options than the first, ``ood`` the ``prefix``,
+        averages views, ``limit`` of a smoke run, and the options of the metric; ``other_metrics``
+        has those of metrics with other options than the first, ``ood`` the ``prefix``,
         ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
     """
-    cfg, metrics = runner.cfg, runner.test_evaluator.metrics
+    cfg = runner.cfg
     data = describe_dataset(cfg.test_dataloader.dataset)
-    inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
-    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
-    ours = [(m.metrics, _metric_options(m)) for m in ours if m.prefix == 'calibration']
-    first = ours[0][1] if ours else {}
-    parts = ('prefix', 'scores', 'ood_index', 'counts')
-    more = {
-        'inference': inference if inference != {'mode': 'whole'} else None,
-        'other_metrics': {name: told for names, told in ours if told != first for name in names},
-        'ood': [{n: getattr(m, n) for n in parts} for m in metrics if isinstance(m, OODMetric)],
-    }
-    return {
-        'dataset': {
-            **{key: data[key] for key in DATASET_KEYS if key in data},
-            'samples': len(runner.test_dataloader.dataset),
-        },
+    dataset = {key: data[key] for key in DATASET_KEYS if key in data}
+    dataset['samples'] = len(runner.test_dataloader.dataset)
+    model_type = type_name(cfg.model['type'])
+    evaluation = {
+        'dataset': dataset,
         'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
-        'pipeline': cfg.get(models.BEFORE_VIEWS) or plain_pipelines(cfg, 'test'),
-        'tta': 'module' in cfg.model and type_name(cfg.model['type']) != 'MeanProbabilityModel',
+        'pipeline': cfg.get(PIPELINES_BEFORE_VIEWS) or plain_pipelines(cfg, 'test'),
+        'tta': 'module' in cfg.model and model_type != 'MeanProbabilityModel',
         'limit': cfg.get('limit'),
-        **first,
-        **{key: value for key, value in more.items() if value},
+        **describe_metrics(metrics_of_type(runner, CalibrationMetric)),
     }
+    inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
+    if inference and inference != {'mode': 'whole'}:
+        evaluation['inference'] = inference
+    ood_metrics = metrics_of_type(runner, OODMetric)
+    if ood_metrics:
+        evaluation['ood'] = [
+            {name: getattr(metric, name) for name in OOD_OPTIONS} for metric in ood_metrics
+        ]
+    return evaluation
 
 
-def _metric_options(metric: CalibrationMetric) -> dict:
-    names = ['protocol', 'num_bins', 'ignore_index']
-    names += ['boundary_width'] if metric.protocol == 'boundary' else []
-    return {name: getattr(metric, name) for name in names}
+def describe_metrics(metrics: Sequence[CalibrationMetric]) -> dict:
+    """Return the options of the first metric, and under ``other_metrics`` those that differ."""
+    metrics = [metric for metric in metrics if metric.prefix == 'calibration']
+    if not metrics:
+        return {}
+    first_options = metric_options(metrics[0])
+    other_metrics = {}
+    for metric in metrics:
+        options = metric_options(metric)
+        if options != first_options:
+            other_metrics |= dict.fromkeys(metric.metrics, options)
+    if not other_metrics:
+        return first_options
+    return {**first_options, 'other_metrics': other_metrics}
 
 
-def strata(kept: Mapping) -> dict:
+def metric_options(metric: CalibrationMetric) -> dict:
+    """Return the options of a metric that decide about its values."""
+    options = {name: getattr(metric, name) for name in METRIC_OPTIONS}
+    if metric.protocol == 'boundary':
+        options['boundary_width'] = metric.boundary_width
+    return options
+
+
+def stratum_tables(statistics: Mapping[str, CalibrationStatistics]) -> dict:
     """Return the calibration of each class, and at each distance, that a test has measured.
 
     Args:
-        kept: Of :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics`.
+        statistics: Result of
+            :func:`~mmcalib.openmmlab.metrics.kept_statistics.kept_statistics`.
 
     Returns:
         ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics
         that has their bins, mostly ``calibration``; nothing where none was asked for. A table has
         the lists ``classes`` or ``pixels``, ``ECE``, ``accuracy``, ``confidence`` and ``count``.
-        None stands for what nothing was predicted of.
+        None stands for a stratum without predictions.
     """
-    found: dict[str, dict] = {}
-    for name, statistics in kept.items():
-        for key, bins, rows in (
-            ('per_class', statistics.class_bins, {'classes': statistics.classes}),
-            ('per_distance', statistics.distance_bins, {'pixels': list(RANGE_NAMES)}),
-        ):
-            for figure, values in stratum_figures(bins).items() if bins is not None else ():
-                rows[figure] = [None if value != value else value for value in values]
-                found.setdefault(key, {})[name] = rows
-    return found
+    per_class = {}
+    per_distance = {}
+    for name, each in statistics.items():
+        if each.class_bins is not None:
+            per_class[name] = {'classes': each.classes, **stratum_columns(each.class_bins)}
+        if each.distance_bins is not None:
+            columns = stratum_columns(each.distance_bins)
+            per_distance[name] = {'pixels': list(RANGE_NAMES), **columns}
+    strata = {'per_class': per_class, 'per_distance': per_distance}
+    return {key: tables for key, tables in strata.items() if tables}
+
+
+def stratum_columns(bins) -> dict[str, list]:
+    """Return the figures of strata by their bins, with None for NaN, which JSON does not have."""
+    columns = {}
+    for name, values in stratum_figures(bins).items():
+        columns[name] = [None if value != value else value for value in values]
+    return columns

@@ -1,6 +1,7 @@
-"""The model that predicts: members, views, passes with dropout and a temperature.
+"""The model that predicts, from its configs and checkpoints to a description.
 
-A single network is a mean of one.
+A model is one network or the mean of several predictions. It is prepared once: each config and each
+checkpoint is read once, its description is made once and handed on.
 """
 
 from __future__ import annotations
@@ -8,144 +9,150 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
-from mmengine.model import is_model_wrapper, revert_sync_batchnorm
-from mmengine.registry import MODELS
-from mmengine.runner import Runner
-from torch import nn
 
+from mmcalib.cli.arguments import MeanOptions
+from mmcalib.cli.files import Member
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.ensembles import MeanProbabilityModel
-from mmcalib.options import check_integer, check_number
-from mmcalib.runs import record
-from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
-from mmcalib.runs.config_tree import (
-    find_pipelines,
-    find_toolbox,
-    plain,
-    plain_pipelines,
-    type_name,
-    without_labels,
+from mmcalib.options import check_integer
+from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
+from mmcalib.runs.config_tree import plain, plain_pipelines, type_name, without_labels
+from mmcalib.runs.mean import mean_config, read_temperature, short_calibration
+from mmcalib.runs.record import (
+    checkpoint_paths,
+    differences,
+    digest,
+    identity,
+    is_ensemble,
+    view_count,
 )
-from mmcalib.runs.record import checkpoint_paths, differences, identity
 from mmcalib.runs.training import describe_network, is_finished, training_facts
+from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
 
-BEFORE_VIEWS = 'pipelines_before_views'  # in a config: of its images
-# Of a data_preprocessor: what changes the pixels that a network sees.
+# Options of a data_preprocessor that change the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
-# Relative to the size that the pipeline gives; a classifier's input has often to be of one size.
-SEGMENTATION_SCALES = (1.0, 0.75, 1.25)
-# They average probabilities, as ours does.
-AVERAGING = ('AverageClsScoreTTA', 'SegTTAModel')
 
 
-def members_of(
-    cfg: Config,
-    members: Sequence[tuple[str, str]],
-    load: Callable[[str], Config],
-) -> tuple[list[Config], list[Checkpoint]]:
-    """Return config and checkpoint of each member, each file read once.
+@dataclass(frozen=True)
+class Network:
+    """A member of a model: its config and its checkpoint."""
 
-    Args:
-        cfg: That of the first member, as the run has it.
-        members: Config and checkpoint of each.
-        load: Loads another config, and makes it as `cfg` was made.
+    config: Config
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
+class TestedModel:
+    """What predicts.
+
+    Attributes:
+        networks: Members of the model; a single one without an ensemble.
+        description: What records say of it, see :func:`describe_model`.
     """
-    loaded = {members[0][0]: cfg}
-    for path, _ in members:
-        if path not in loaded:
-            loaded[path] = load(path)
-    return [loaded[path] for path, _ in members], [read_checkpoint(path) for _, path in members]
+
+    __test__ = False  # pytest would take it for a class of tests.
+
+    networks: Sequence[Network]
+    description: dict
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Checkpoints of the members."""
+        return [network.checkpoint for network in self.networks]
 
 
-def set_model(
+def prepare_model(
     cfg: Config,
-    configs: Sequence[Config],
-    checkpoints: Sequence[Checkpoint],
+    networks: Sequence[Network],
+    options: MeanOptions,
     splits: Sequence[str] = ('test',),
     *,
-    tta: bool = False,
-    tta_scales: Sequence[float] | None = None,
-    mc_dropout: int = 0,
-    dropout_seed: int = 0,
-    temperature: str | None = None,
     disagreement: bool = False,
-    as_mean: bool = False,
-) -> dict:
+    always_mean: bool = False,
+) -> TestedModel:
     """Have a config predict what is asked for, the mean of it if it is several, and describe it.
 
-    Weights are loaded later, by :func:`load`.
+    Weights are loaded later, by :func:`mmcalib.runs.weights.load_weights`.
 
     Args:
-        cfg: Of the run: the data and metrics are its.
-        configs: Of each member. Only the model is theirs, and what it needs of the images must be
-            the same.
-        checkpoints: Of each member.
-        splits: Those that the run uses.
-        tta: Whether to average over views of each image, see :func:`set_views`.
-        tta_scales: Of these views.
-        mc_dropout: How many passes with random dropout; 0 for none.
-        dropout_seed: Seed of the dropout.
-        temperature: The file that a calibration of this mean left.
-        disagreement: Whether data samples get their mutual information.
-        as_mean: Whether a single network is to be a mean of one.
-
-    Returns:
-        See :func:`describe`.
+        cfg: Config of the run, whose data and metrics are used. Only the models are the members'.
+        networks: Members of the model, see :func:`read_networks`.
+        options: What else their predictions are averaged over.
+        splits: Splits that are predicted.
+        disagreement: Whether images get their mutual information.
+        always_mean: Whether a single network is a mean of one.
 
     Raises:
         UserError: If members do not fit together; if the temperature is another model's.
-        ValueError: As :func:`set_views` says.
     """
-    check_integer('--mc-dropout', mc_dropout, least=0)
-    model, views = describe(configs, checkpoints, splits), []
-    if tta or tta_scales is not None:
-        cfg[BEFORE_VIEWS] = plain_pipelines(cfg, splits[-1])
-        views = [set_views(cfg, split, tta_scales) for split in splits][-1]
-    model |= dict(views=views, mc_dropout=mc_dropout)
-    model['dropout_seed'] = dropout_seed if mc_dropout else None
-    predictions = len(checkpoints) * record.view_count(model) * max(mc_dropout, 1)
+    check_integer('--mc-dropout', options.mc_dropout, least=0)
+    description = describe_model(networks, splits)
+    if options.mc_dropout:
+        description['mc_dropout'] = options.mc_dropout
+        description['dropout_seed'] = options.dropout_seed
+    if options.has_views:
+        cfg[PIPELINES_BEFORE_VIEWS] = plain_pipelines(cfg, splits[-1])
+        for split in splits:
+            description['views'] = set_views(cfg, split, options.tta_scales)
+    predictions = len(networks) * view_count(description) * max(options.mc_dropout, 1)
     if disagreement and predictions == 1:
         raise UserError(
             '--disagreement requires several predictions: name more checkpoints, or add --tta or '
             '--mc-dropout N'
         )
-    if temperature is not None:
-        model = with_temperature(model, os.fspath(temperature))
-    if as_mean or record.is_ensemble(model) or disagreement:
-        first, *others = map(model_of, configs)
-        cfg.model = ConfigDict(
-            type='MeanProbabilityModel',
-            module=first,
-            others=others,
-            mc_dropout=mc_dropout,
+    if options.temperature is not None:
+        content = read_temperature(options.temperature)
+        check_same_model(content.get('model'), description, options.temperature)
+        description['temperature'] = content['temperature']
+        description['calibration'] = short_calibration(content)
+    if always_mean or disagreement or is_ensemble(description):
+        cfg.model = mean_config(
+            [model_config(network.config) for network in networks],
+            description,
             # As many copies of an image as images are predicted at a time without dropout.
             passes_at_once=cfg[f'{splits[-1]}_dataloader'].get('batch_size') or 1,
-            seed=dropout_seed,
-            temperature=model['temperature'],
+            seed=options.dropout_seed,
             disagreement=disagreement,
         )
-    cfg.load_from, cfg.resume = None, False
-    # It would copy weights that a checkpoint has averaged already.
+    cfg.load_from = None
+    cfg.resume = False
+    # An EMAHook would copy weights that a checkpoint has averaged already.
     hooks = cfg.get('custom_hooks') or ()
-    cfg.custom_hooks = [h for h in hooks if not type_name(h['type']).endswith('EMAHook')]
-    return model
+    cfg.custom_hooks = [hook for hook in hooks if not type_name(hook['type']).endswith('EMAHook')]
+    return TestedModel(networks, description)
 
 
-def describe(
-    configs: Sequence[Config], checkpoints: Sequence[Checkpoint], splits: Sequence[str]
+def read_networks(
+    cfg: Config, members: Sequence[Member], load: Callable[[str], Config]
+) -> list[Network]:
+    """Return config and checkpoint of each member, each file read once.
+
+    Args:
+        cfg: Config of the first member, as the run has it.
+        members: Paths of config and checkpoint of each member.
+        load: Function that loads another config, and makes it as `cfg` was made.
+    """
+    configs = {members[0][0]: cfg}
+    for path, _ in members:
+        if path not in configs:
+            configs[path] = load(path)
+    return [Network(configs[path], read_checkpoint(checkpoint)) for path, checkpoint in members]
+
+
+def describe_model(
+    networks: Sequence[Network], splits: Sequence[str], *, finished: bool | None = None
 ) -> dict:
     """Return all that a model's predictions depend on, and the trainings behind it.
 
     Args:
-        configs: Of each member; the data are the first one's.
-        checkpoints: Of each member.
-        splits: Those that are predicted.
+        networks: Members of the model.
+        splits: Splits that are predicted.
+        finished: Whether the trainings are over; None to look for what they have left.
 
     Returns:
         For JSON: ``members``, each with its ``checkpoint``, the ``digest`` of its weights, its
@@ -159,33 +166,12 @@ def describe(
         UserError: If two members have the same weights, or are one checkpoint before and after a
             calibration; if one needs other images than the first.
     """
-    members = []
-    for cfg, checkpoint in zip(configs, checkpoints, strict=True):
-        meta = checkpoint.meta
-        facts = training_facts(meta, cfg)
-        calibration = _calibration_in(meta)
-        members.append({
-            'checkpoint': checkpoint.path,
-            'digest': checkpoint.digest,
-            'network': describe_network(model_of(cfg)),
-            'seed': meta.get('seed'),
-            'epoch': meta.get('epoch'),
-            **facts,
-            'finished': is_finished(checkpoint.path, facts['training'], calibration),
-            'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
-            'calibration': describe_calibration(meta),
-        })  # fmt: skip
-        _check_member(configs[0], cfg, members[-1], splits, alone=len(configs) == 1)
-    for one, other in combinations(members, 2):
-        trained = all(one[key] == other[key] is not None for key in ('training', 'seed', 'epoch'))
-        calibrated = trained and one['calibration'] != other['calibration']
-        if calibrated or one['digest'] == other['digest']:
-            how = 'are one checkpoint, calibrated differently' if calibrated else ''
-            raise UserError(
-                f'{one["checkpoint"]} and {other["checkpoint"]} {how or "have the same weights"}: '
-                'the mean would count it double. Name one of them'
-            )
-    pipelines = plain_pipelines(configs[0], splits[-1])
+    members = [describe_member(network, finished) for network in networks]
+    check_pipelines(networks, splits)
+    for network, member in zip(networks, members, strict=True):
+        check_normalisation(network.config, member, is_alone=len(networks) == 1)
+    check_counted_once(members)
+    pipelines = plain_pipelines(networks[0].config, splits[-1])
     return {
         'members': members,
         'pipeline': without_labels(pipelines[0]) if pipelines else [],
@@ -197,7 +183,27 @@ def describe(
     }
 
 
-def model_of(cfg: Config) -> ConfigDict:
+def describe_member(network: Network, finished: bool | None) -> dict:
+    """Return what a record says of a member, see :func:`describe_model`."""
+    checkpoint = network.checkpoint
+    calibration = checkpoint.calibration
+    facts = training_facts(checkpoint.meta, network.config)
+    if finished is None:
+        finished = is_finished(checkpoint.path, facts['training'], calibration)
+    return {
+        'checkpoint': checkpoint.path,
+        'digest': checkpoint.digest,
+        'network': describe_network(model_config(network.config)),
+        'seed': checkpoint.meta.get('seed'),
+        'epoch': checkpoint.meta.get('epoch'),
+        **facts,
+        'finished': finished,
+        'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
+        'calibration': short_calibration(calibration),
+    }
+
+
+def model_config(cfg: Config) -> ConfigDict:
     """Return the model's config with the data_preprocessor that may stand beside it."""
     model = ConfigDict(cfg.model)
     if cfg.get('data_preprocessor') is not None:
@@ -205,176 +211,97 @@ def model_of(cfg: Config) -> ConfigDict:
     return model
 
 
-def _calibration_in(meta: Mapping) -> Mapping:
-    """Return what ``tools/calibrate.py`` has written into a checkpoint, nothing without it."""
-    found = meta.get(CALIBRATION)
-    return found if isinstance(found, Mapping) and 'method' in found else {}  # another tool's word
+def check_pipelines(networks: Sequence[Network], splits: Sequence[str]) -> None:
+    """Refuse members that need other images than the first, whose figures would be wrong."""
+    first = networks[0].config
+    for network in networks:
+        if network.config is first:
+            continue
+        for split in splits:
+            pipelines = plain_pipelines(network.config, split)
+            difference = next(differences(pipelines, plain_pipelines(first, split)), None)
+            if difference is not None:
+                raise UserError(
+                    f'{network.config.filename} prepares the images of {split} differently from '
+                    f'{first.filename}, whose images all members would get: {difference}. Put a '
+                    'normalisation in the data_preprocessor, since each member has its own'
+                )
 
 
-def describe_calibration(meta: Mapping) -> dict | None:
-    """Return the calibrations of a checkpoint after its training, None without any."""
-    if not (found := _calibration_in(meta)):
-        return None
-    told = {key: found[key] for key in ('options', 'split', 'forced')}
-    if found.get('limit'):
-        told['limit'] = found['limit']
-    return {'methods': found.get('methods', [found['method']]), **told}
+def check_normalisation(cfg: Config, member: Mapping, *, is_alone: bool) -> None:
+    """Refuse a member that was trained on images that are normalised otherwise.
 
-
-def _check_member(
-    cfg: Config, own: Config, member: Mapping, splits: Sequence[str], *, alone: bool
-) -> None:
-    """Raise a UserError if a member needs other images than the run has."""
-    for split in splits if own is not cfg else ():
-        if wrong := next(
-            differences(plain_pipelines(own, split), plain_pipelines(cfg, split)), None
-        ):
-            raise UserError(
-                f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
-                f'whose images all members would get: {wrong}. Put a normalisation in the '
-                'data_preprocessor, since each member has its own'
-            )
-    trained, wanted = (
-        plain({key: found[key] for key in NORMALISATION if found.get(key)})
-        for found in (
-            network.get('data_preprocessor') or {}
-            for network in (member['training']['model'], member['network'])
-        )
+    Its figures would be wrong. Without an ensemble it is only warned of, since the data may ask for
+    it.
+    """
+    trained = normalisation(member['training']['model'])
+    tested = normalisation(member['network'])
+    if trained == tested:
+        return
+    text = (
+        f'{member["checkpoint"]} was trained on images normalised by {trained}, but {cfg.filename} '
+        f'has {tested}: name it with the config that it was trained with, as '
+        f'CONFIG.py:{member["checkpoint"]}'
     )
-    if trained != wanted:
-        text = (
-            f'{member["checkpoint"]} was trained on images normalised by {trained}, but '
-            f'{own.filename} has {wanted}: name it with the config that it was trained with, as '
-            f'CONFIG.py:{member["checkpoint"]}'
+    if not is_alone:
+        raise UserError(text)
+    print_log(text, 'current', logging.WARNING)
+
+
+def normalisation(network: Mapping) -> dict:
+    """Return how a model's config normalises images, for JSON."""
+    preprocessor = network.get('data_preprocessor') or {}
+    return plain({key: preprocessor[key] for key in NORMALISATION if preprocessor.get(key)})
+
+
+def check_counted_once(members: Sequence[Mapping]) -> None:
+    """Refuse the same weights twice, and a checkpoint beside its own calibration.
+
+    Their mean would be a wrong number.
+    """
+    for one, other in combinations(members, 2):
+        keys = ('training', 'seed', 'epoch')
+        same_training = all(one[key] == other[key] is not None for key in keys)
+        if one['digest'] == other['digest']:
+            reason = 'have the same weights'
+        elif same_training and one['calibration'] != other['calibration']:
+            reason = 'are one checkpoint, calibrated differently'
+        else:
+            continue
+        raise UserError(
+            f'{one["checkpoint"]} and {other["checkpoint"]} {reason}: the mean would count it '
+            'double. Name one of them'
         )
-        if not alone:
-            raise UserError(text)
-        print_log(text, 'current', logging.WARNING)
 
 
-def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) -> list[list]:
-    """Have a split's data come in several views of each image, for a ``MeanProbabilityModel``.
-
-    They are those of the config's ``tta_pipeline``. Without one, or with scales, the last transform
-    of the pipeline is applied to the image and its mirror image, for segmentation at the scales 1,
-    0.75 and 1.25 each.
+def check_same_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:
+    """Refuse a file that was made with another model, whose figures would be mistaken for its own.
 
     Args:
-        cfg: Of the run.
-        split: ``'val'`` or ``'test'``.
-        scales: Relative to the size that the pipeline gives, in any order.
-
-    Returns:
-        The alternatives of each step in which the views differ, for JSON.
-
-    Raises:
-        UserError: If the config's ``tta_model`` merges predictions in a way of its own, scales are
-            none above 0 or lack 1 for a segmentation, or the data have no pipeline.
+        there: Description of the model in the file, None if it has none.
+        here: Description of the model that predicts.
+        file: Path of the file.
     """
-    kind = type_name((cfg.get('tta_model') or {}).get('type', AVERAGING[0]))
-    if kind not in AVERAGING:
-        raise UserError(
-            f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
-            'only the mean of probabilities can be measured: remove it (tta_model=None)'
-        )
-    segments = find_toolbox(cfg) == 'mmseg'
-    own = cfg.get('tta_pipeline')
-    if scales is None:
-        scales = SEGMENTATION_SCALES if segments else (1.0,)
-    else:
-        own = None
-    for scale in scales:
-        check_number('--tta-scales', scale, least=0.01)
-    if segments and 1 not in scales:
-        raise UserError(
-            f'--tta-scales {" ".join(map(str, scales))}: labels are those of the view at scale 1, '
-            'since other scales resize them too: add 1'
-        )
-    holders = find_pipelines(cfg[f'{split}_dataloader'].dataset)
-    if not holders:
-        raise UserError(f'--tta: {split}_dataloader.dataset has no pipeline to add views to')
-    # The first view is the image as it would be without the others.
-    scales = sorted(scales, key=lambda scale: scale != 1)
-    sizes = [dict(type='Resize', scale_factor=scale, keep_ratio=True) for scale in scales]
-    flips = [dict(type='RandomFlip', prob=prob) for prob in (0.0, 1.0)]
-    views = [flips] if scales == [1] else [sizes, flips]
-    for holder in holders:
-        *before, last = holder.pipeline
-        added = dict(type='TestTimeAug', transforms=[*views, [last]])
-        holder.pipeline = deepcopy(own) if own else [*before, added]
-    steps = [step for step in holders[0].pipeline if type_name(step['type']) == 'TestTimeAug']
-    return plain([list(each) for step in steps for each in step['transforms'] if len(each) > 1])
-
-
-def with_temperature(model: dict, file: str) -> dict:
-    """Return a model with the temperature that was fitted for it.
-
-    Raises:
-        OSError: If the file cannot be read.
-        UserError: If it holds no temperature of an ensemble, or another model's.
-    """
-    remedy = 'name the file that tools/calibrate.py wrote for the same checkpoints and options'
-    content = record.read_json(file, remedy)
-    if 'temperature' not in content:
-        raise UserError(f'{file} holds no temperature of an ensemble: {remedy}')
-    refuse_other_model(content.get('model'), model, file)
-    calibration = describe_calibration({CALIBRATION: content})
-    return model | {'temperature': content['temperature'], 'calibration': calibration}
-
-
-def refuse_other_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:
-    """Raise a UserError if what lies in a file was made with another model."""
     try:
-        wrong = next(differences(identity(there), identity(here)), None)
-    except (KeyError, TypeError):  # of an earlier version
-        wrong = 'the file does not name its model'
-    if wrong:
+        difference = next(differences(identity(there), identity(here)), None)
+    except (KeyError, TypeError):
+        difference = 'the file does not name its model'
+    if difference is not None:
         raise UserError(
             f'{file} was made with another model than {", ".join(checkpoint_paths(here))}: '
-            f'{wrong}. Make it again with these checkpoints and options'
+            f'{difference}. Make it again with these checkpoints and options'
         )
 
 
-def load(model: nn.Module, checkpoints: Sequence[Checkpoint], classes: Sequence[str] = ()) -> None:
-    """Fill a model, or each member of a mean, with weights of the same classes as the data.
-
-    Args:
-        model: As a config of :func:`set_model` builds it.
-        checkpoints: Of each member.
-        classes: Of the data; those that the first checkpoint was trained on if there are none.
-
-    Raises:
-        UserError: If a checkpoint does not fill its model, or is of other classes.
-    """
-    model = model.module if is_model_wrapper(model) else model
-    members = [model]
-    if isinstance(model, MeanProbabilityModel):
-        members, model.names = model.members, [each.path for each in checkpoints]
-    classes = classes or checkpoints[0].classes
-    for member, checkpoint in zip(members, checkpoints, strict=True):
-        fill(member, checkpoint)
-        check_classes(checkpoint.classes, classes, f'{checkpoint.path} and these data')
-
-
-def tell_hooks(runner: Runner, checkpoints: Sequence[Checkpoint]) -> None:
-    """Call the hooks that look at loaded checkpoints, as a Runner does that loads one itself."""
-    for checkpoint in checkpoints:
-        content = {'state_dict': checkpoint.weights, 'meta': dict(checkpoint.meta)}
-        runner.call_hook('after_load_checkpoint', checkpoint=content)
-
-
-def build(cfg: Config, checkpoints: Sequence[Checkpoint]) -> nn.Module:
-    """Return a config's model with its weights, in evaluation, without a Runner."""
-    model = MODELS.build(model_of(cfg))
-    load(model, checkpoints)
-    return revert_sync_batchnorm(model).eval()
-
-
-def folder_of(model: Mapping) -> str:
+def model_folder_name(description: Mapping) -> str:
     """Return a folder's name that no other model has, such as ``best_epoch_3-1a2b3c4d``."""
-    names = [Path(path).stem for path in checkpoint_paths(model)]
-    parts = [names[0] if len(names) == 1 else f'x{len(names)}']
-    parts += ['tta'] if model['views'] else []
-    parts += [f'mc{model["mc_dropout"]}'] if model['mc_dropout'] else []
-    parts += ['temperature'] if model['calibration'] else []
-    return f'{"_".join(parts).replace(" ", "_")}-{record.digest(identity(model))[:8]}'
+    stems = [Path(path).stem for path in checkpoint_paths(description)]
+    parts = [stems[0] if len(stems) == 1 else f'x{len(stems)}']
+    if description['views']:
+        parts.append('tta')
+    if description['mc_dropout']:
+        parts.append(f'mc{description["mc_dropout"]}')
+    if description['calibration']:
+        parts.append('temperature')
+    name = '_'.join(parts).replace(' ', '_')
+    return f'{name}-{digest(identity(description))[:8]}'

@@ -72,12 +72,12 @@ class Record:
     Attributes:
         experiment: Name of the config.
         split: ``'test'`` or ``'val'``.
-        model: Description of what predicts, see :func:`mmcalib.runs.model.describe`.
+        model: Description of what predicts, see :func:`mmcalib.runs.model.describe_model`.
         evaluation: Description of the data and the metrics, see
-            :func:`mmcalib.runs.evaluation.evaluation`.
+            :func:`mmcalib.runs.evaluation.describe_evaluation`.
         metrics: Figures by key.
         strata: Figures ``per_class`` and ``per_distance``, where they were measured, see
-            :func:`mmcalib.runs.evaluation.strata`.
+            :func:`mmcalib.runs.evaluation.stratum_tables`.
         date: Time of the test in UTC, so that the order of dates is that of tests.
         version: Version of mmcalib.
     """

@@ -27,13 +27,13 @@ from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import (
     Checkpoint,
     check_classes,
-    checkpoint_of,
-    classes_of,
-    damage,
+    checkpoint_from_content,
+    class_names,
     fill,
     read_checkpoint,
 )
 from mmcalib.runs.record import differences
+from mmcalib.runs.safe_loading import damage
 from mmcalib.runs.training import FACTS, config_facts, find_losses
 
 # The keys of train_cfg that a resumed training may change.
@@ -276,13 +276,13 @@ class SameTrainingHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         if not runner._resume:
             return
-        resumed = checkpoint_of(checkpoint, str(runner._load_from))
+        resumed = checkpoint_from_content(checkpoint, str(runner._load_from))
         check_settings(resumed, self.facts, runner.cfg)
         # A training that is resumed still started from what it first started from.
         earlier_training = resumed.meta.get(FACTS, {}).get('training', {})
         if 'load_from' in earlier_training:
             self.facts['training']['load_from'] = earlier_training['load_from']
-        classes = classes_of(runner.train_dataloader.dataset)
+        classes = class_names(runner.train_dataloader.dataset)
         check_classes(resumed.classes, classes, f'{resumed.path} and the train set')
         fill(getattr(runner.model, 'module', runner.model), resumed, resumed=True)
         self._built_states = scheduler_states(runner)

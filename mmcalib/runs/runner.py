@@ -23,12 +23,12 @@ from mmcalib.files import RESULTS, check_writable
 from mmcalib.openmmlab.hooks import SameBuffersHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
 from mmcalib.openmmlab.hooks.several_labels_hook import SeveralLabelsHook
-from mmcalib.runs.checkpoint import load_safely
 from mmcalib.runs.checks import reason_of
-from mmcalib.runs.config import set_loader_defaults
 from mmcalib.runs.config_tree import walk
 from mmcalib.runs.processes import join_processes
 from mmcalib.runs.resume import ResumeHook, SameTrainingHook
+from mmcalib.runs.run_config import set_loader_defaults
+from mmcalib.runs.safe_loading import load_safely
 from mmcalib.runs.training import TrainingFactsHook, config_facts
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.

@@ -11,7 +11,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.log_bins import log_bin_counts
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import describe
+from mmcalib.runs.model import Network, describe_model
 from mmcalib.runs.record import Record
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
@@ -123,8 +123,9 @@ def resized(height, width):
 def described(config, checkpoints):
     """The model of a record of a test of a checkpoint, or of several."""
     checkpoints = [checkpoints] if isinstance(checkpoints, str) else checkpoints
-    found = list(map(read_checkpoint, checkpoints))
-    return describe([load_config(config)] * len(found), found, ['test'])
+    cfg = load_config(config)
+    networks = [Network(cfg, read_checkpoint(path)) for path in checkpoints]
+    return describe_model(networks, ['test'])
 
 
 def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):

@@ -2,10 +2,12 @@
 
 from commands import ROOT
 
-from mmcalib.runs.checkpoint import checkpoint_of, read_checkpoint
-from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.evaluation import classes_in, run_test
-from mmcalib.runs.model import describe, load, set_model
+from mmcalib.cli.arguments import MeanOptions
+from mmcalib.runs.checkpoint import checkpoint_from_content, read_checkpoint
+from mmcalib.runs.config import load_config
+from mmcalib.runs.evaluation import load_and_test, run_test
+from mmcalib.runs.model import Network, TestedModel, describe_model, prepare_model
+from mmcalib.runs.run_config import set_loader_defaults
 from mmcalib.runs.runner import build_runner
 
 
@@ -21,19 +23,16 @@ def config_of(name, folder, **options):
 
 def test_checkpoint(cfg, path, **options):
     """Test a checkpoint as tools/test.py does."""
-    checkpoints = [read_checkpoint(path)]
-    model = set_model(cfg, [cfg], checkpoints, **options)
-    runner = build_runner(cfg)
-    load(runner.model, checkpoints, classes_in(runner))
-    return run_test(runner, model, checkpoints)
+    networks = [Network(cfg, read_checkpoint(path))]
+    model = prepare_model(cfg, networks, MeanOptions(members=(), **options))
+    return load_and_test(build_runner(cfg), model)
 
 
 def test_weights(runner, **meta):
     """Test the weights that a Runner has."""
     content = {'state_dict': runner.model.state_dict(), 'meta': meta}
-    checkpoint = checkpoint_of(content, 'best.pth')
-    model = describe([runner.cfg], [checkpoint], ['test'])
-    return run_test(runner, model, [checkpoint])
+    networks = [Network(runner.cfg, checkpoint_from_content(content, 'best.pth'))]
+    return run_test(runner, TestedModel(networks, describe_model(networks, ['test'])))
 
 
 for each in (test_checkpoint, test_weights):

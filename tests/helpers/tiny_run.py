@@ -8,7 +8,7 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
-from mmcalib.runs.checkpoint import load_safely
+from mmcalib.runs.safe_loading import load_safely
 
 K = 5
 STEPS = 3  # per epoch

@@ -18,11 +18,12 @@ from tested import config_of, test_checkpoint
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
-from mmcalib.runs import checkpoint as checkpoint_module
-from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
+from mmcalib.runs import safe_loading
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.record import Record
 from mmcalib.runs.resume import resume_from
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.safe_loading import ONLY_WEIGHTS, load_file
 from mmcalib.runs.work_dir import locked, set_aside
 
 MBLS = ROOT / 'configs/mbls/digits.py'
@@ -165,7 +166,7 @@ def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
     assert load_file(str(tmp_path / 'a.pth'))['meta']['b'][1, 1] == 1
     # Some PyTorch allow a function by one of these names, some by the other.
     for name in ('__module__', '__name__', '__qualname__'):
-        assert getattr(checkpoint_module._statistic, name) == getattr(getattr, name)
+        assert getattr(safe_loading._statistic, name) == getattr(getattr, name)
 
 
 @pytest.mark.parametrize('what', [Command, Globals])
@@ -179,7 +180,7 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
     assert not (tmp_path / 'made/it').exists()
     monkeypatch.delenv(ONLY_WEIGHTS)
     said = []
-    monkeypatch.setattr(checkpoint_module, 'print_log', lambda text, logger: said.append(text))
+    monkeypatch.setattr(safe_loading, 'print_log', lambda text, logger: said.append(text))
     load_file(str(tmp_path / 'a.pth'))
     assert len(said) == 1 and f'{ONLY_WEIGHTS}=1 refuses it' in said[0]
 

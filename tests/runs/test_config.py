@@ -9,8 +9,9 @@ from mmengine.config import Config
 
 from mmcalib.errors import UserError
 from mmcalib.files import experiment_name
-from mmcalib.runs.config import limit_samples, load_config, set_work_dir, use_evaluation
+from mmcalib.runs.config import load_config
 from mmcalib.runs.missing_data import missing_data_message
+from mmcalib.runs.run_config import limit_samples, set_work_dir, use_evaluation
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
 SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')

@@ -17,8 +17,8 @@ from records import write
 from mmcalib.errors import UserError
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import set_views
 from mmcalib.runs.training import config_facts, is_finished
+from mmcalib.runs.views import set_views
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
 SCENES = str(ROOT / 'configs/ce/digit_scenes.py')

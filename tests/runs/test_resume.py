@@ -10,9 +10,9 @@ from tested import config_of
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
-from mmcalib.runs.checkpoint import load_file
 from mmcalib.runs.resume import resume_from
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.safe_loading import load_file
 
 SMALL = {
     **{f'{split}_dataloader.dataset.indices': 32 for split in ('train', 'val', 'test')},

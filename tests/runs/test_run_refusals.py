@@ -142,12 +142,12 @@ class MyLoss(nn.Module):
 def test_a_class_beside_the_config_is_found_and_its_options_are_told(run):
     Path('project').mkdir()
     Path('project/a_loss_of_mine.py').write_text(OWN_CLASS)
-    text = f'{IMPORTS.format("a_loss_of_mine")}\n{LOSS.format("MyLoss", "q=1.5")}\n'
+    text = f'{IMPORTS.format("a_loss_of_mine")}\n{LOSS.format("MyLoss", "q=2.5")}\n'
     text += 'train_cfg = dict(max_epochs=1)\ntest_dataloader = dict(dataset=dict(indices=5))\n'
     Path('project/own.py').write_text(f"_base_ = 'mmcalib::ce/digits.py'\n{text}")
     run('train.py', 'project/own.py', '--cfg-options', 'train_dataloader.dataset.indices=16')
     assert list(Path().glob('work_dirs/own/best_*.pth'))
-    assert 'MyLoss kind=plain q=1.5' in run('report.py', 'work_dirs')
+    assert 'MyLoss q=2.5' in run('report.py', 'work_dirs')
 
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]

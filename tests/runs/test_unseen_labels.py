@@ -12,7 +12,8 @@ from images import save, write_folders
 from mmengine.registry import DATASETS, MODELS
 from PIL import Image
 
-from mmcalib.runs.config import load_config, use_evaluation
+from mmcalib.runs.config import load_config
+from mmcalib.runs.run_config import use_evaluation
 
 pytest.importorskip('mmpretrain.models')
 pytest.importorskip('mmseg.models')

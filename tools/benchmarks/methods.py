@@ -26,8 +26,9 @@ from mmcalib.openmmlab.runner_source import predictions
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.runs.checkpoint import read_checkpoint
-from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.model import build
+from mmcalib.runs.config import load_config
+from mmcalib.runs.run_config import set_loader_defaults
+from mmcalib.runs.weights import build_model
 from mmcalib.tables import TextTable
 
 FIGURES = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
@@ -69,7 +70,7 @@ def main():
     cfg = load_config(args.config, args.cfg_options)
     set_loader_defaults(cfg)
     init_default_scope(cfg.default_scope)
-    model = build(cfg, [read_checkpoint(args.checkpoint)])
+    model = build_model(cfg, [read_checkpoint(args.checkpoint)])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=args.seed)
     drawn = draw(predictions(model, loader, 'Reading logits'), seed=args.seed)
     fold_of, size = folds_of_groups(len(loader.dataset), seed=args.seed), drawn.logits.shape[1]

@@ -30,14 +30,15 @@ from mmengine.registry import DATASETS, METRICS, init_default_scope
 from mmengine.structures import PixelData
 
 from mmcalib import losses
-from mmcalib.cli.arguments import ConfigOptions
+from mmcalib.cli.arguments import ConfigOptions, MeanOptions
 from mmcalib.cli.files import split_members
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics.definitions import NAMES
 from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import build, members_of, set_model
+from mmcalib.runs.model import prepare_model, read_networks
+from mmcalib.runs.weights import build_model
 from mmcalib.tables import TextTable
 
 
@@ -249,10 +250,11 @@ def of_ensembles(args):
     load, contenders = functools.partial(load_config, options=args.cfg_options), {}
     for name, (used, options) in means.items():
         cfg = load(args.config)
-        configs, checkpoints = members_of(cfg, used, load)
-        set_model(cfg, configs, checkpoints, as_mean=options is not None, **(options or {}))
+        mean = MeanOptions(members=used, **(options or {}))
+        networks = read_networks(cfg, used, load)
+        prepared = prepare_model(cfg, networks, mean, always_mean=options is not None)
         init_default_scope(cfg.default_scope)
-        model = build(cfg, checkpoints)
+        model = build_model(cfg, prepared.checkpoints)
         data = DATASETS.build(cfg.test_dataloader.dataset)
         contenders[name] = functools.partial(predict, model, data, args.images)
     seconds = seconds_of(contenders, args)

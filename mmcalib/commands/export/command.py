@@ -26,7 +26,8 @@ from mmcalib.options import check_number
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import build, describe_calibration
+from mmcalib.runs.mean import short_calibration
+from mmcalib.runs.weights import build_model
 
 
 def export_model(options: ExportOptions) -> None:
@@ -47,7 +48,7 @@ def export_model(options: ExportOptions) -> None:
     cfg = load_config(options.config, options.cfg_options)
     in_scope = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
     with building('the model cannot be built: '), in_scope:
-        model = build(cfg, [checkpoint])
+        model = build_model(cfg, [checkpoint])
         pixels = random_image(model, options.size) if options.size else first_test_image(cfg)
     network = PredictingNetwork(model, logits=options.logits).eval()
     onnx_file = find_onnx_file(
@@ -58,7 +59,7 @@ def export_model(options: ExportOptions) -> None:
         tolerance=options.tolerance,
     )
     save_onnx_file(onnx_file, options.out, network=network, checkpoint=checkpoint)
-    calibration = describe_calibration(checkpoint.meta)
+    calibration = short_calibration(checkpoint.calibration)
     methods = calibration['methods'] if calibration else ['none in the checkpoint']
     print(summary(onnx_file, network.output, pixels, methods))
     print(f'Written: {options.out}')

@@ -23,8 +23,8 @@ from mmcalib.files import whole_file
 from mmcalib.openmmlab.heads import head_of
 from mmcalib.openmmlab.sample_writing import probabilities_in
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint
-from mmcalib.runs.model import describe_calibration
+from mmcalib.runs.checkpoint import Checkpoint
+from mmcalib.runs.mean import short_calibration
 
 INPUT = 'pixels'
 AXES = ('batch', 'channels', 'height', 'width')
@@ -194,7 +194,7 @@ def model_properties(network: PredictingNetwork, checkpoint: Checkpoint) -> dict
         'output': network.output,
         'input': 'float32 pixels as the test pipeline returns them, before the data_preprocessor',
         'classes': checkpoint.classes,
-        'calibration': describe_calibration(checkpoint.meta),
+        'calibration': short_calibration(checkpoint.calibration),
         'checkpoint': Path(checkpoint.path).name,
         'mmcalib': __version__,
     }
@@ -202,7 +202,7 @@ def model_properties(network: PredictingNetwork, checkpoint: Checkpoint) -> dict
     if getattr(preprocessor, '_enable_normalize', False):
         properties['mean'] = preprocessor.mean.flatten().tolist()
         properties['std'] = preprocessor.std.flatten().tolist()
-    calibration = checkpoint.meta.get(CALIBRATION) or {}
+    calibration = checkpoint.calibration
     if calibration.get('method') == 'temperature':
         properties['temperature'] = calibration['parameters']['temperature']
     head = head_of(network.model)

@@ -24,8 +24,9 @@ from mmcalib.openmmlab.transforms.corrupt import (
 )
 from mmcalib.options import check_integer
 from mmcalib.reports.metric_columns import CLEAN, SHIFT_COLUMNS
-from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
-from mmcalib.runs.model import NORMALISATION, model_of
+from mmcalib.runs.config import load_config
+from mmcalib.runs.model import NORMALISATION, model_config
+from mmcalib.runs.run_config import limit_samples, set_loader_defaults
 
 # Names in tables, beside those of corruptions.
 RESERVED = (*SHIFT_COLUMNS, 'overall', *CORRUPTION_SETS)
@@ -122,7 +123,7 @@ def _other_data(name: str, path: str, cfg: Config, args: argparse.Namespace) -> 
     other = load_config(path)
     if other.get('test_dataloader') is None:
         raise UserError(f'{said}: the config has no test_dataloader')
-    models = (model_of(each) if each.get('model') else each for each in (other, cfg))
+    models = (model_config(each) if each.get('model') else each for each in (other, cfg))
     theirs, ours = (each.get('data_preprocessor') or {} for each in models)
     for key in NORMALISATION if theirs else ():
         if theirs.get(key) != ours.get(key):

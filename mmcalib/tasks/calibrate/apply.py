@@ -23,8 +23,8 @@ from mmcalib.openmmlab.runner_source import image_logits
 from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.attached import scaling_module
 from mmcalib.predictions.kept_batches import KeptBatch
-from mmcalib.runs.checkpoint import checkpoint_of, fill
-from mmcalib.runs.model import model_of
+from mmcalib.runs.checkpoint import checkpoint_from_content, fill
+from mmcalib.runs.model import model_config
 
 SIGMOIDS = 'each class has a separate sigmoid'
 
@@ -141,8 +141,8 @@ def prove(
     Raises:
         ValueError: See :func:`~mmcalib.calibration.place.prove`.
     """
-    calibrated = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
-    fill(calibrated, checkpoint_of(content, 'the calibrated model'))
+    calibrated = MODELS.build(deepcopy(model_config(cfg)))  # which some models write into
+    fill(calibrated, checkpoint_from_content(content, 'the calibrated model'))
     calibrated = revert_sync_batchnorm(calibrated).to(model.data_preprocessor.device)
     run = partial(image_logits, of_samples=hasattr(calibrated, 'calibration'))
     # A binary head's logits, read from its samples now, may differ from those of the pass.

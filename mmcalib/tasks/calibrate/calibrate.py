@@ -27,6 +27,7 @@ from mmcalib.calibration.draw import DrawnPredictions, draw, joined
 from mmcalib.calibration.effect import before_and_after
 from mmcalib.calibration.fit import fit_scaling
 from mmcalib.calibration.folds import FOLDS, independent_groups
+from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.processes import is_first_process
 from mmcalib.errors import UserError
@@ -38,17 +39,14 @@ from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.predictions.kept_batches import KeptBatches
-from mmcalib.runs import model as models
-from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
-from mmcalib.runs.checks import check_run
-from mmcalib.runs.config import (
-    limit_samples,
-    load_config,
-    set_loader_defaults,
-    set_work_dir,
-)
+from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, class_names
+from mmcalib.runs.checks import build_data, check_run
+from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
+from mmcalib.runs.model import prepare_model, read_networks
+from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
+from mmcalib.runs.weights import load_weights, tell_hooks
 from mmcalib.tasks.calibrate.apply import applied, layers_for, placement_of, prove
 from mmcalib.tasks.calibrate.groups import check_places, groups_of_images
 from mmcalib.tasks.calibrate.held_out import MOST_LEARNED, shared_with
@@ -133,22 +131,24 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
     elif same and not args.cross_fit:
         reason = "fitted on the validation split, which is the config's test split as well"
         refuse(reason, HELD_OUT, args)
-    configs, checkpoints = models.members_of(cfg, args.members, load)
-    model = models.set_model(
-        cfg,
-        configs,
-        checkpoints,
-        sorted(splits),
+    options = MeanOptions(
+        members=args.members,
         tta=args.tta,
         tta_scales=args.tta_scales,
         mc_dropout=args.mc_dropout,
         dropout_seed=args.dropout_seed,
-        as_mean=writes_temperature(args),
+    )
+    model = prepare_model(
+        cfg,
+        read_networks(cfg, args.members, load),
+        options,
+        sorted(splits),
+        always_mean=writes_temperature(args),
     )
     set_loader_defaults(cfg)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
-    return cfg, model, checkpoints
+    return cfg, model.description, model.checkpoints
 
 
 def splits_of(args: argparse.Namespace) -> list[str]:
@@ -250,7 +250,7 @@ def calibrate(
         smoke=args.limit is not None,
     )
     fitted, candidates = fit.scaler, fit.candidates
-    classes = classes_of(getattr(loader.dataset, 'metainfo', None))
+    classes = class_names(getattr(loader.dataset, 'metainfo', None))
     unlabelled = [classes[k] if k < len(classes) else k for k in drawn.unlabelled or ()]
     if fitted and not of_mean:
         placement = placement_of(model, fitted, kept, of_samples=how['of_samples'])
@@ -433,14 +433,15 @@ def load_model_and_data(
     runner: Runner, splits: Sequence[str], checkpoints: Sequence[Checkpoint]
 ) -> dict[str, Iterable]:
     """Load the weights, and return loaders by split."""
+    build_data(runner, splits)
     check_run(runner, splits)
     log_start(runner, tuple(splits))
     loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
     check_places(loaders[splits[0]], splits[0])
     runner.call_hook('before_run')
-    classes = classes_of(getattr(loaders[splits[0]].dataset, 'metainfo', None))
-    models.load(runner.model, checkpoints, classes)
-    models.tell_hooks(runner, checkpoints)
+    classes = class_names(getattr(loaders[splits[0]].dataset, 'metainfo', None))
+    load_weights(runner.model, checkpoints, classes)
+    tell_hooks(runner, checkpoints)
     if is_model_wrapper(runner.model):  # each process predicts its share of the images
         runner.model = runner.model.module
     return loaders

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from mmengine.dist import all_gather_object, get_dist_info
 
+from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import split_members
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.options import check_share
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import members_of, set_model
+from mmcalib.runs.model import prepare_model, read_networks
 from mmcalib.runs.record import identity
 from mmcalib.tasks.predict.folder import ARRAYS, LABELS, PICTURES, SETTINGS, PredictionFolder
 from mmcalib.tasks.predict.images import find_images
@@ -89,6 +90,7 @@ def prepare(
     device: str | None = None,
     workers: int = 0,
     cfg_options: dict | None = None,
+    disagreement: bool = False,
     **of_mean,
 ) -> tuple[Predictor, Scorer, list[Path], dict]:
     """Return what predicts, what scores, the files, and what predictions depend on.
@@ -106,8 +108,8 @@ def prepare(
         device: A GPU if there is one.
         workers: Processes that read files.
         cfg_options: Dotted keys and the values that replace those of the config.
-        of_mean: ``tta``, ``tta_scales``, ``mc_dropout``, ``dropout_seed``, ``temperature`` and
-            ``disagreement`` of :func:`~mmcalib.runs.model.set_model`.
+        disagreement: Whether images get their mutual information.
+        of_mean: Options of :class:`~mmcalib.cli.arguments.MeanOptions`.
     """
     if risk is not None and validation is None:
         raise UserError('a risk requires a validation: give the work dir of a test with labels')
@@ -117,13 +119,14 @@ def prepare(
     cfg = load_config(members[0][0], cfg_options)
     split = 'test' if cfg.get('test_dataloader') else 'val'
     unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
-    configs, checkpoints = members_of(cfg, members, lambda path: load_config(path, cfg_options))
-    model = set_model(cfg, configs, checkpoints, [split], **of_mean)
-    predictor = Predictor(cfg, checkpoints, device=device, workers=workers)
-    evidence = validation and statistics_of(validation, model)
+    networks = read_networks(cfg, members, lambda path: load_config(path, cfg_options))
+    mean = MeanOptions(members=members, **of_mean)
+    model = prepare_model(cfg, networks, mean, [split], disagreement=disagreement)
+    predictor = Predictor(cfg, model.checkpoints, device=device, workers=workers)
+    evidence = validation and statistics_of(validation, model.description)
     options = dict(validation=evidence, risk=risk, probability=probability)
     scorer = Scorer(predictor.classes, threshold=threshold, **options)
-    return predictor, scorer, files, model
+    return predictor, scorer, files, model.description
 
 
 def predict_to_folder(

@@ -24,7 +24,7 @@ from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name, without_labels
-from mmcalib.runs.model import build
+from mmcalib.runs.weights import build_model
 from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.pixels import as_rgb
@@ -73,7 +73,7 @@ class Predictor:
 
     Args:
         cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox, or as
-            :func:`~mmcalib.runs.model.set_model` made it of that.
+            :func:`~mmcalib.runs.model.prepare_model` made it of that.
         checkpoints: Of each member; they must fill the model.
         device: Such as ``'cuda:1'``; a GPU if there is one.
         workers: Processes that read files.
@@ -106,7 +106,7 @@ class Predictor:
             MODELS.switch_scope_and_registry(cfg.get('default_scope')),
         ):
             self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
-            model = build(cfg, checkpoints)
+            model = build_model(cfg, checkpoints)
             self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, STATISTICS, file_name_for_split
-from mmcalib.runs.model import refuse_other_model
+from mmcalib.runs.model import check_same_model
 from mmcalib.runs.record import Record
 
 TEST_AGAIN = (
@@ -43,7 +43,7 @@ def statistics_of(path: str | Path, model: Mapping) -> Path:
         ) from error
     if record.limit:
         raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
-    refuse_other_model(record.model, model, file)
+    check_same_model(record.model, model, file)
     if record.evaluation.get('tta'):
         raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     return file

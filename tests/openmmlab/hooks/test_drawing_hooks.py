@@ -18,7 +18,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.openmmlab.hooks.confidence_map_hook import every_nth_pixel, read_pixels
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.predictions.objects import map_confidence
-from mmcalib.runs.config import test_on_validation as validate_in_test
+from mmcalib.runs.run_config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps
 from mmcalib.visualization.pixels import as_rgb

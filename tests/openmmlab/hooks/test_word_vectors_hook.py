@@ -5,7 +5,7 @@ from posts import write_posts, write_vectors
 from tested import config_of, test_checkpoint
 
 from mmcalib.commands.train import train_and_test
-from mmcalib.runs.config import DATALOADERS
+from mmcalib.runs.run_config import DATALOADERS
 from mmcalib.runs.runner import build_runner
 
 

@@ -26,7 +26,7 @@ import mmcalib
 from mmcalib.openmmlab.datasets import Digits
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.config import load_config
-from mmcalib.runs.model import describe_calibration
+from mmcalib.runs.mean import short_calibration
 from mmcalib.runs.record import Record
 
 DIGITS, SCENES = (ROOT / f'configs/ce/{name}.py' for name in ('digits', 'digit_scenes'))
@@ -517,7 +517,7 @@ def test_folding_twice_is_refused_and_noted(digits, calibrate):
     assert 'calibrated before' in error and 'ce.pth' in error
     second, output = calibrate(DIGITS, 'first.pth', '--force', '--method', 'vector')
     assert of(second)['earlier'] == of(first)
-    assert describe_calibration(second['meta'])['methods'] == ['temperature', 'vector']
+    assert short_calibration(second['meta']['calibration'])['methods'] == ['temperature', 'vector']
     assert of(second)['forced'] == ['calibrated before']
     assert 'Warning: calibrated before' in output
     again, said = calibrate(DIGITS, 'first.pth', '--force', out='again.pth')

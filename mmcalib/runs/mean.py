@@ -1,0 +1,71 @@
+"""The mean of several predictions: its config, and the temperature that was fitted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mmengine.config import ConfigDict
+
+from mmcalib.errors import UserError
+from mmcalib.runs.record import read_json
+
+
+def mean_config(
+    models: Sequence[ConfigDict],
+    description: Mapping,
+    *,
+    passes_at_once: int,
+    seed: int,
+    disagreement: bool,
+) -> ConfigDict:
+    """Return the config of the mean of what members, views and passes predict.
+
+    Args:
+        models: Config of each member.
+        description: Description of the mean, see :func:`mmcalib.runs.model.describe_model`.
+        passes_at_once: Number of passes with random dropout that are made at a time.
+        seed: Seed of the dropout.
+        disagreement: Whether images get their mutual information.
+    """
+    first, *others = models
+    return ConfigDict(
+        type='MeanProbabilityModel',
+        module=first,
+        others=others,
+        mc_dropout=description['mc_dropout'],
+        passes_at_once=passes_at_once,
+        seed=seed,
+        temperature=description['temperature'],
+        disagreement=disagreement,
+    )
+
+
+def read_temperature(file: str | Path) -> dict:
+    """Return what a calibration of a mean has left in a file.
+
+    Raises:
+        OSError: If the file cannot be read.
+        UserError: If it holds no temperature of an ensemble.
+    """
+    remedy = 'name the file that tools/calibrate.py wrote for the same checkpoints and options'
+    content = read_json(file, remedy)
+    if 'temperature' not in content:
+        raise UserError(f'{file} holds no temperature of an ensemble: {remedy}')
+    return content
+
+
+def short_calibration(calibration: Mapping) -> dict | None:
+    """Return what records say of a calibration, None without any.
+
+    Args:
+        calibration: What tools/calibrate.py wrote into a checkpoint or a file; it may be empty.
+    """
+    if not calibration:
+        return None
+    short = {'methods': calibration.get('methods', [calibration['method']])}
+    for key in ('options', 'split', 'forced'):
+        short[key] = calibration[key]
+    if calibration.get('limit'):
+        short['limit'] = calibration['limit']
+    return short

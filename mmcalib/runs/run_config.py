@@ -1,0 +1,143 @@
+"""What the options of a command change in a config: work dir, split, evaluation, samples."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+
+from mmcalib.errors import UserError, did_you_mean
+from mmcalib.files import experiment_name
+from mmcalib.openmmlab.splits import TESTED_SPLIT
+from mmcalib.options import check_integer
+from mmcalib.runs.config import list_single_metrics
+from mmcalib.runs.config_tree import find_toolbox
+
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:
+    """Set the work dir: the given one, else the config's, else one named after the experiment.
+
+    A smoke run that is given none has one below it, and leaves the files of real runs alone.
+    """
+    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
+    if limit and not work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
+
+
+def set_test(cfg: Config, *, split: str = 'test', evaluation: str | None = None) -> None:
+    """Set what is tested: the split, and one of the config's named evaluations.
+
+    Args:
+        cfg: Config of the run, whose work dir is set.
+        split: ``'test'`` or ``'val'``.
+        evaluation: Name of the evaluation, None for the config's test_evaluator.
+    """
+    if evaluation:
+        use_evaluation(cfg, evaluation)
+    if split == 'val':
+        test_on_validation(cfg)
+
+
+def use_evaluation(cfg: Config, name: str) -> None:
+    """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
+
+    Raises:
+        UserError: If the config has none of that name.
+    """
+    evaluations = cfg.get('evaluations', {})
+    if name not in evaluations:
+        known = did_you_mean(name, evaluations) if evaluations else ', and none at all'
+        raise UserError(f'--evaluation {name}: the config has no such evaluation{known}')
+    cfg.merge_from_dict(evaluations[name])
+    list_single_metrics(cfg)
+    cfg.work_dir = str(Path(cfg.work_dir, name))
+
+
+def test_on_validation(cfg: Config) -> None:
+    """Have a test take the validation split, as a choice between models has to.
+
+    Raises:
+        UserError: If the config has none.
+    """
+    if cfg.get('val_dataloader') is None:
+        raise UserError('--split val needs a val_dataloader in the config')
+    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
+    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
+    cfg.setdefault('test_cfg', dict())
+    cfg[TESTED_SPLIT] = 'val'
+
+
+test_on_validation.__test__ = False  # pytest would take it for a test.
+
+
+def limit_samples(cfg: Config, limit: int) -> None:
+    """Make a smoke run of a config: a few samples of each split, and one epoch at most.
+
+    Results and checkpoints say so, and reports leave them out.
+
+    Args:
+        cfg: Config of the run.
+        limit: Number of samples of each split.
+
+    Raises:
+        UserError: If it is below 1.
+    """
+    cfg.limit = check_integer('--limit', limit)
+    for loader in dataloaders(cfg):
+        loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
+        loader.pop('num_batch_per_epoch', None)
+    loader = cfg.get('train_dataloader')
+    schedule = cfg.get('train_cfg')
+    if not loader or not schedule:
+        return
+    if 'batch_size' in loader:  # A sampler that drops the last batch would have none.
+        loader.batch_size = min(loader.batch_size, limit)
+    schedule.pop('dynamic_intervals', None)
+    schedule.pop('val_begin', None)
+    if schedule.get('max_epochs'):
+        schedule.update(max_epochs=1, val_interval=1)
+    else:
+        iterations = -(-limit // (loader.get('batch_size') or 1))
+        schedule.update(max_iters=iterations, val_interval=iterations)
+
+
+def set_loader_defaults(cfg: Config) -> None:
+    """Fill in the defaults of mmpretrain's own tools, and turn off what needs a GPU or workers."""
+    is_classification = find_toolbox(cfg) == 'mmpretrain'
+    for loader in dataloaders(cfg):
+        if is_classification:
+            loader.setdefault('collate_fn', dict(type='default_collate'))
+            loader.setdefault('pin_memory', True)
+            loader.setdefault('persistent_workers', True)
+        if not torch.cuda.is_available():
+            loader.pin_memory = False
+        if not loader.get('num_workers'):
+            loader.persistent_workers = False
+
+
+def dataloaders(cfg: Config) -> list[Config]:
+    """Return the configs of the dataloaders that a config has."""
+    return [cfg[name] for name in DATALOADERS if cfg.get(name)]
+
+
+def show_predictions(cfg: Config, folder: str) -> None:
+    """Have the toolbox's own visualization hook draw the predictions of a test into a folder.
+
+    Raises:
+        UserError: If the config has no such hook.
+    """
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise UserError(
+            '--show-dir needs default_hooks.visualization in the config; the digits have none, '
+            'because their images are not files'
+        )
+    if find_toolbox(cfg) == 'mmpretrain':
+        hook.update(interval=1, enable=True, out_dir=folder)
+    else:
+        hook.update(interval=1, draw=True)
+        cfg.visualizer.save_dir = folder
