@@ -39,21 +39,21 @@ class Command(NamedTuple):
 COMMANDS = {
     'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
     'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+    'sweep': Command('mmcalib.cli.sweep', 'mmcalib.commands.sweep.command', 'sweep_parameter'),
+    'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
+    'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
+    'visualize': Command('mmcalib.cli.visualize', 'mmcalib.commands.visualize', 'visualize_runs'),
     'convert-efficientnet-lite': Command(
         'mmcalib.cli.convert_efficientnet_lite',
         'mmcalib.commands.convert_efficientnet_lite',
         'convert_weights',
     ),
-    'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
-    'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
-    'visualize': Command('mmcalib.cli.visualize', 'mmcalib.commands.visualize', 'visualize_runs'),
 }
 # Commands whose parser and body are still in their files of tools/.
 UNMOVED = {
     'calibrate': 'calibrate',
     'predict': 'predict',
     'robustness': 'test_robustness',
-    'sweep': 'sweep',
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}
 

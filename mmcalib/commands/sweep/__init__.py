@@ -1,1 +1,1 @@
-"""A sweep over a parameter of the loss, chosen on validation data."""
+"""The command ``sweep``: a parameter of the loss, chosen on validation data."""

@@ -1,4 +1,4 @@
-"""Commands run n at a time, sharing the machine."""
+"""Commands that run several at a time and share the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from joblib import cpu_count
 def run_jobs(
     jobs: Mapping[Path, list[str]], at_once: int, *, gpus: int = 1
 ) -> Iterator[tuple[Path, int]]:
-    """Run commands, `at_once` at a time, and yield the log and the status of each that has ended.
+    """Run commands, `at_once` at a time; yield log and exit status of each that has ended.
 
     Each gets an equal share of the CPU's threads, unless ``OMP_NUM_THREADS`` is set, and `gpus` of
     the GPUs in turn. One that fails does not stop the others; an interruption ends all.
@@ -24,23 +24,30 @@ def run_jobs(
     Args:
         jobs: Commands by the files that their output is appended to.
         at_once: Number of commands that run at the same time.
-        gpus: GPUs for each, where there are any.
+        gpus: Number of GPUs for each, where there are any.
     """
-    waiting: list[Path] = list(jobs)
+    waiting_logs = list(jobs)
     running: dict[int, tuple[Path, subprocess.Popen]] = {}
     # Commands stay in this process's group, so that Ctrl-C and a closed terminal end all of them.
     # Only this thread starts commands, so that none starts behind an interruption.
     try:
-        while waiting or running:
-            for slot in sorted(set(range(at_once)) - running.keys())[: len(waiting)]:
-                log = waiting.pop(0)
+        while waiting_logs or running:
+            free_slots = [slot for slot in range(at_once) if slot not in running]
+            for slot in free_slots[: len(waiting_logs)]:
+                log = waiting_logs.pop(0)
                 log.parent.mkdir(parents=True, exist_ok=True)
-                with log.open('ab') as out:
-                    streams = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-                    env = environment(slot, at_once, gpus)
-                    running[slot] = log, subprocess.Popen(jobs[log], env=env, **streams)
+                with log.open('ab') as output:
+                    process = subprocess.Popen(
+                        jobs[log],
+                        env=job_environment(slot, at_once, gpus),
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                    )
+                running[slot] = log, process
             for slot, (log, process) in list(running.items()):
-                if (status := process.poll()) is not None:
+                status = process.poll()
+                if status is not None:
                     del running[slot]
                     yield log, status
             time.sleep(0.1)
@@ -51,14 +58,19 @@ def run_jobs(
             process.wait()
 
 
-def environment(slot: int, at_once: int, gpus: int) -> dict[str, str]:
-    """Return the environment of a command in one of `at_once` places."""
-    env = dict(os.environ)
-    env['PYTHONPATH'] = os.pathsep.join(filter(None, sys.path))  # with the folder of the config
-    env.setdefault('OMP_NUM_THREADS', str(max(1, cpu_count() // (at_once * gpus))))
-    names = env.get('CUDA_VISIBLE_DEVICES')
-    devices = range(torch.cuda.device_count()) if names is None else names.split(',')
+def job_environment(slot: int, at_once: int, gpus: int) -> dict[str, str]:
+    """Return the environment of a command in one of `at_once` slots."""
+    environment = dict(os.environ)
+    # A command finds the modules that this process finds, such as those beside the config.
+    environment['PYTHONPATH'] = os.pathsep.join(filter(None, sys.path))
+    threads = max(1, cpu_count() // (at_once * gpus))
+    environment.setdefault('OMP_NUM_THREADS', str(threads))
+    visible_devices = environment.get('CUDA_VISIBLE_DEVICES')
+    if visible_devices is None:
+        devices = [str(index) for index in range(torch.cuda.device_count())]
+    else:
+        devices = visible_devices.split(',')
     if len(devices) > gpus:
-        mine = [devices[(slot * gpus + index) % len(devices)] for index in range(gpus)]
-        env['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, mine))
-    return env
+        indices = [(slot * gpus + index) % len(devices) for index in range(gpus)]
+        environment['CUDA_VISIBLE_DEVICES'] = ','.join(devices[index] for index in indices)
+    return environment

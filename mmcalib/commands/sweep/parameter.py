@@ -1,0 +1,157 @@
+"""The parameter of a loss that a sweep varies, its values, and the config that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from inspect import isclass
+
+from mmengine.config import Config
+from mmengine.evaluator import Evaluator
+from mmengine.registry import METRICS, MODELS
+
+from mmcalib import losses
+from mmcalib.cli.arguments import parse_options
+from mmcalib.errors import UserError, suggestion
+from mmcalib.metrics.names import ECE
+from mmcalib.runs.checks import building, keys_of
+from mmcalib.runs.config_tree import constructor_options, find_class, type_name
+from mmcalib.runs.training import find_losses
+
+Value = float | str
+# Of several losses that have a parameter, the first of these is taken.
+PREFERRED_LOSSES = (
+    losses.MarginLabelSmoothingLoss,
+    losses.SoftmaxFocalLoss,
+    losses.LabelSmoothingLoss,
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a loss with the values of a sweep, each once."""
+
+    name: str
+    values: tuple[Value, ...]
+
+
+def parse_parameter(texts: Sequence[str]) -> Parameter:
+    """Return the parameter and the values of a text like ``margin=0,2,4``.
+
+    Raises:
+        UserError: If it is not of that form, or there are several.
+    """
+    name, _, listed_values = texts[0].partition('=')
+    values = tuple(dict.fromkeys(parse_value(text.strip()) for text in listed_values.split(',')))
+    if len(texts) > 1 or not name.isidentifier() or '' in values:
+        raise UserError(
+            'a sweep is over one parameter, --param NAME=VALUE,VALUE,…, such as margin=0,2,4; got '
+            f'{" and ".join(texts)}'
+        )
+    return Parameter(name, values)
+
+
+def parse_value(text: str) -> Value:
+    """Return the number of a text, or the text if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def value_text(value: Value) -> str:
+    """Return the name of a value in folders and tables."""
+    return repr(value).removesuffix('.0') if isinstance(value, float) else value
+
+
+def config_options(keys: Sequence[str], value: Value) -> list[str]:
+    """Return the ``--cfg-options`` that give a value to the parameter at some keys of a config."""
+    return [f'{key}={value_text(value)}' for key in keys]
+
+
+def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:
+    """Return the parameters of each loss of a model, by its dotted key."""
+    parameters = {}
+    for key, loss in find_losses(cfg.get('model')).items():
+        loss_class = find_class(loss, cfg.get('default_scope'))
+        parameters[key] = sorted(constructor_options(loss_class))
+    return parameters
+
+
+def option_keys(cfg: Config, parameter: str) -> list[str]:
+    """Return the dotted keys of a parameter in the losses of a model that have it.
+
+    Raises:
+        UserError: If none has it; the message names what they have.
+    """
+    parameters = parameters_by_loss(cfg)
+    keys = [f'{key}.{parameter}' for key, names in parameters.items() if parameter in names]
+    if not keys:
+        lists = [f'{key} has {", ".join(names)}' for key, names in parameters.items()]
+        known = {name for names in parameters.values() for name in names}
+        raise UserError(
+            f'no loss of the model has a parameter {parameter!r}: '
+            f'{"; ".join(lists) or "no loss"}{suggestion(parameter, known)}'
+        )
+    return keys
+
+
+def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise a UserError for a value that no training can have, hours before its turn."""
+    swept_losses = {key.rpartition('.')[0] for key in keys}
+    for value in values:
+        options = config_options(keys, value)
+        changed = deepcopy(cfg)
+        changed.merge_from_dict(parse_options(options))
+        in_scope = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
+        with building(f'leave out {value_text(value)}, {options[0]}: '), in_scope as models:
+            for key, loss in find_losses(changed.model).items():
+                if key in swept_losses:
+                    models.build(loss)
+
+
+def complete_config(cfg: Config, parameter: str) -> list[str]:
+    """Give a config a loss that has the parameter, and the ECE; return what was added, in words."""
+    return [*replace_cross_entropy(cfg, parameter), *add_ece(cfg)]
+
+
+def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
+    """Replace a cross-entropy by a loss that has the parameter; return this in words.
+
+    The cross-entropy stays if the parameter is its own, or like one of its own.
+    """
+    own = {name for names in parameters_by_loss(cfg).values() for name in names}
+    losses_by_key = find_losses(cfg.get('model'))
+    if not losses_by_key or parameter in own or suggestion(parameter, own):
+        return []
+    key, loss = next(iter(losses_by_key.items()))
+    if type_name(loss.get('type')) != 'CrossEntropyLoss' or loss.get('use_sigmoid'):
+        return []
+    candidates = [*PREFERRED_LOSSES, *filter(isclass, vars(losses).values())]
+    names = [kind.__name__ for kind in candidates if parameter in constructor_options(kind)]
+    if not names:
+        return []
+    kept_options = {name: loss[name] for name in ('class_weight', 'loss_weight') if name in loss}
+    loss.clear()
+    loss.update(type=names[0], **kept_options)
+    return [f'{names[0]} for {key}']
+
+
+def add_ece(cfg: Config) -> list[str]:
+    """Add the ECE to the evaluators that do not measure it; return these in words."""
+    additions = []
+    for split in ('val', 'test'):
+        evaluator_key = f'{split}_evaluator'
+        metrics = cfg.get(evaluator_key) or []
+        in_scope = METRICS.switch_scope_and_registry(cfg.get('default_scope'))
+        with building(f'{evaluator_key}: '), in_scope:
+            built_metrics = Evaluator(metrics).metrics
+        has_ece = any(ECE in (keys_of(metric) or ()) for metric in built_metrics)
+        if has_ece or not cfg.get(f'{split}_dataloader'):
+            continue
+        if isinstance(metrics, Mapping):
+            metrics = [metrics]
+        cfg[evaluator_key] = [*metrics, dict(type='CalibrationMetric', metrics=['ECE'])]
+        additions.append(f'the ECE for {evaluator_key}')
+    return additions
