@@ -8,8 +8,8 @@ import torch
 from mmcalib.predictions.full_precision import full_precision
 
 BACKENDS = torch.backends
-NEWER = hasattr(BACKENDS.cudnn, 'conv')
-# What a user may have set.
+HAS_NEWER_SWITCHES = hasattr(BACKENDS.cudnn, 'conv')
+# Statements of a user before the calibration.
 SETTINGS = {
     'nothing': 'pass',
     'older, of convolutions': 'BACKENDS.cudnn.allow_tf32 = False',
@@ -22,39 +22,45 @@ SETTINGS = {
 }
 
 
-def read(holder, name):
+def read_switch(holder, name):
     try:
         return getattr(holder, name)
-    except RuntimeError:  # the newer one was set
+    except RuntimeError:  # A newer switch was set.
         return 'mixed'
 
 
-def states():
-    older = [read(BACKENDS.cudnn, 'allow_tf32'), read(BACKENDS.cuda.matmul, 'allow_tf32')]
-    if not NEWER:
+def read_switches():
+    """Return the values of the older switches, and of the newer ones."""
+    older = [
+        read_switch(BACKENDS.cudnn, 'allow_tf32'),
+        read_switch(BACKENDS.cuda.matmul, 'allow_tf32'),
+    ]
+    if not HAS_NEWER_SWITCHES:
         return older, []
-    cudnn, cpu = BACKENDS.cudnn, BACKENDS.mkldnn
+    cudnn = BACKENDS.cudnn
+    cpu = BACKENDS.mkldnn
     operations = (BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, cpu.matmul, cpu.conv, cpu.rnn)
     return older, [operation.fp32_precision for operation in operations]
 
 
-def check(setting):
+def check_full_precision(setting):
     exec(setting)
-    before = states()
+    switches_before = read_switches()
     with full_precision():
-        older, newer = states()
+        older, newer = read_switches()
         assert True not in older or 'mixed' in older, older
         assert not {'tf32', 'bf16'} & set(newer) or 'mixed' not in older, newer
         assert 'bf16' not in newer
-    assert states() == before, (before, states())
+    assert read_switches() == switches_before, (switches_before, read_switches())
 
 
-@pytest.mark.parametrize('name', SETTINGS)
-def test_it_is_set_and_set_back(name):
-    if 'newer' in name and not NEWER:
+@pytest.mark.parametrize('setting', SETTINGS)
+def test_full_precision_any_setting_is_set_back(setting):
+    if 'newer' in setting and not HAS_NEWER_SWITCHES:
         pytest.skip('needs PyTorch 2.9, which has the newer switches')
-    # In a process of its own, since what is set by the newer ones stays forbidden to the older.
-    process = multiprocessing.get_context('fork').Process(target=check, args=(SETTINGS[name],))
+    # In its own process, since the newer switches forbid the older ones from then on.
+    context = multiprocessing.get_context('fork')
+    process = context.Process(target=check_full_precision, args=(SETTINGS[setting],))
     process.start()
     process.join()
     assert process.exitcode == 0

@@ -1,3 +1,7 @@
+"""Predictions of any shape: their rows, parts, labels and regions."""
+
+import itertools
+
 import pytest
 import torch
 
@@ -25,34 +29,36 @@ def test_valid_rows_any_shape_equal_loop(shape):
     logits = random_logits(*shape)
     labels = random_labels(logits)
     predictions = predictions_from_logits(logits, labels, ignore_index=255, first_image=10)
-    expected = []
-    for image in range(shape[0]):
-        for position in torch.cartesian_prod(*map(torch.arange, shape[2:])) if shape[2:] else [()]:
-            place = tuple(torch.as_tensor(position).reshape(-1).tolist())
-            label = labels[(image, *place)].item()
-            if label != 255:
-                scores = logits[(image, slice(None), *place)].tolist()
-                expected.append((10 + image, label, scores))
+    images = []
+    expected_labels = []
+    expected_logits = []
+    for index in itertools.product(*map(range, labels.shape)):
+        label = labels[index].item()
+        if label != 255:
+            images.append(10 + index[0])
+            expected_labels.append(label)
+            expected_logits.append(logits[(index[0], slice(None), *index[1:])].tolist())
     rows = predictions.valid_rows()
-    actual = list(
-        zip(rows.images.tolist(), rows.labels.tolist(), rows.logits.tolist(), strict=True)
-    )
-    assert actual == expected
+    assert rows.images.tolist() == images
+    assert rows.labels.tolist() == expected_labels
+    assert rows.logits.tolist() == expected_logits
 
 
 @pytest.mark.parametrize('shape', [(7, 4), (3, 4, 5, 6), (2, 3, 2, 3, 4)])
-def test_parts_concatenated_equal_whole(shape):
+def test_concatenate_maps_of_parts_equals_whole(shape):
     logits = random_logits(*shape)
     predictions = predictions_from_logits(logits, random_labels(logits), ignore_index=255)
     parts = [predictions.select(slice(start, start + 2)) for start in range(0, len(logits), 2)]
-    maps = [map_ for part in parts for map_ in part.split_maps()]
-    joined = concatenate(maps)
+    maps = []
+    for part in parts:
+        maps += part.split_maps()
+    actual = concatenate(maps)
     for name in ('logits', 'labels', 'predicted', 'images'):
-        assert torch.equal(getattr(joined, name), getattr(predictions, name))
+        assert torch.equal(getattr(actual, name), getattr(predictions, name))
     assert len(maps) == (len(logits) if predictions.are_maps else len(parts))
 
 
-def test_several_labels_split_equal_binary_heads():
+def test_split_labels_equals_binary_heads():
     logits = random_logits(6, 3)
     labels = torch.tensor([[0, 1, 255]] * 6)
     predictions = predictions_from_logits(logits, labels, ignore_index=255)
@@ -64,10 +70,13 @@ def test_several_labels_split_equal_binary_heads():
         for name in ('logits', 'labels', 'predicted', 'images'):
             assert torch.equal(getattr(actual, name), getattr(expected, name))
         assert actual.several_labels is False
-    assert [len(each.valid_rows()) for each in predictions.split_labels()] == [6, 6, 0]
+    num_valid = [
+        len(label_predictions.valid_rows()) for label_predictions in predictions.split_labels()
+    ]
+    assert num_valid == [6, 6, 0]
 
 
-def test_binary_threshold_decides_the_class():
+def test_predictions_binary_threshold_decides_class():
     probs = torch.tensor([0.2, 0.4, 0.6])
     logits = torch.logit(probs)[:, None]
     labels = torch.zeros(3, dtype=torch.int64)
@@ -76,14 +85,14 @@ def test_binary_threshold_decides_the_class():
     assert predictions_from_probabilities(probs, labels).predicted.tolist() == [0, 0, 1]
 
 
-def test_confidences_are_those_of_a_head_that_says_right():
+def test_predictions_from_confidences_predict_that_each_is_right():
     conf = torch.tensor([0.9, 0.3])
     predictions = predictions_from_confidences(conf, torch.tensor([True, False]))
     assert predictions.scores[:, 0].tolist() == conf.tolist()
     assert (predictions.predicted == predictions.labels).tolist() == [True, False]
 
 
-def test_creation_copies_no_scores():
+def test_predictions_from_logits_copy_no_scores():
     logits = random_logits(1, 4, 5, 6)
     predictions = predictions_from_logits(logits, None)
     assert predictions.logits.data_ptr() == logits.data_ptr()
@@ -91,7 +100,7 @@ def test_creation_copies_no_scores():
     assert predictions.labels is None
 
 
-def test_region_outside_of_it_is_not_valid():
+def test_within_pixels_outside_of_region_are_not_valid():
     logits = random_logits(1, 3, 4, 5)
     predictions = predictions_from_logits(logits, torch.zeros(1, 4, 5, dtype=torch.int64))
     region = torch.zeros(1, 4, 5, dtype=torch.bool)

@@ -1,0 +1,129 @@
+"""Groups of images, and the loaders whose order of images is known."""
+
+import pytest
+import torch
+from mmengine.dataset import DefaultSampler
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+import mmcalib
+from mmcalib.predictions.groups import group_numbers
+
+
+class BackwardsSampler(Sampler):
+    """A sampler of a user's own, whose class does not tell its order."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        return iter(range(len(self.dataset) - 1, -1, -1))
+
+    def __len__(self):
+        return len(self.dataset)
+
+
+class EveryOtherSampler(BackwardsSampler):
+    def __iter__(self):
+        return iter(range(0, len(self.dataset), 2))
+
+    def __len__(self):
+        return len(self.dataset) // 2
+
+
+# The options of loaders that read the images in another order than that of the dataset.
+UNORDERED = {
+    'shuffle': lambda dataset: dict(shuffle=True),
+    'random subset': lambda dataset: dict(sampler=SubsetRandomSampler(range(len(dataset)))),
+    'weights': lambda dataset: dict(
+        sampler=WeightedRandomSampler([1.0] * len(dataset), len(dataset))
+    ),
+    'batch sampler': lambda dataset: dict(
+        batch_sampler=BatchSampler(RandomSampler(dataset), 4, drop_last=False)
+    ),
+    'rows without batches': lambda dataset: dict(batch_size=None, sampler=RandomSampler(dataset)),
+    'share of a process': lambda dataset: dict(
+        sampler=DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
+    ),
+    'toolboxes': lambda dataset: dict(sampler=DefaultSampler(dataset, shuffle=True)),
+    'class of a user': lambda dataset: dict(sampler=BackwardsSampler(dataset)),
+    'indices that are read once': lambda dataset: dict(sampler=iter(range(len(dataset)))),
+}
+ORDERED = {
+    'default': lambda dataset: {},
+    'batch sampler': lambda dataset: dict(
+        batch_sampler=BatchSampler(SequentialSampler(dataset), 4, drop_last=False)
+    ),
+    'toolboxes': lambda dataset: dict(sampler=DefaultSampler(dataset, shuffle=False)),
+    'part': lambda dataset: dict(sampler=EveryOtherSampler(dataset)),
+}
+
+
+class NotingDataset(TensorDataset):
+    """Logits with noisy labels; the indices that are read are noted."""
+
+    def __init__(self, num_images):
+        logits = torch.randn(num_images, 3, generator=torch.Generator().manual_seed(0))
+        labels = logits.argmax(dim=1)
+        labels[::5] = (labels[::5] + 1) % 3
+        super().__init__(logits, labels)
+        self.indices = []
+
+    def __getitem__(self, index):
+        self.indices.append(index)
+        return super().__getitem__(index)
+
+
+def call_with_groups(function, loader, num_images):
+    options = dict(groups=[index // 2 for index in range(num_images)])
+    if function is mmcalib.evaluate:
+        options['interval'] = 0.9
+    function(nn.Identity(), loader, **options)
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+@pytest.mark.parametrize('case', UNORDERED)
+def test_groups_loader_in_another_order_raises_before_it_reads(case, function):
+    """A pass over the data may take an hour."""
+    dataset = NotingDataset(30)
+    loader = DataLoader(dataset, **UNORDERED[case](dataset))
+    random_state = torch.get_rng_state()
+    with pytest.raises(ValueError, match='shuffle=False'):
+        call_with_groups(function, loader, 30)
+    assert not dataset.indices
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+@pytest.mark.parametrize('case', ORDERED)
+def test_groups_loader_in_order_is_read(case, function):
+    dataset = NotingDataset(60)
+    loader = DataLoader(dataset, **ORDERED[case](dataset))
+    step = 2 if case == 'part' else 1
+    call_with_groups(function, loader, 60 // step)
+    assert dataset.indices == list(range(0, 60, step))
+
+
+def test_group_numbers_names_are_numbered_in_order():
+    assert group_numbers(['b', 'a', 'b'], 3).tolist() == [0, 1, 0]
+
+
+def test_group_numbers_fewer_groups_than_images_raises():
+    with pytest.raises(ValueError, match='each of 4 images, got 3'):
+        group_numbers(['b', 'a', 'b'], 4)
+
+
+def test_group_numbers_shuffled_loader_raises():
+    loader = DataLoader(NotingDataset(4), shuffle=True)
+    with pytest.raises(ValueError, match='shuffle=False'):
+        group_numbers([0, 1, 0, 1], 4, loader)

@@ -1,0 +1,345 @@
+"""Logits and labels of any model, from any loader's batches."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mmcalib
+from mmcalib.predictions.loader import read_loader, reader
+
+INPUTS = torch.arange(12.0).view(4, 3) / 7
+LABELS = torch.tensor([0, 1, 1, 0])
+
+
+class Output(dict):
+    """An output of a model of transformers."""
+
+    logits = property(lambda self: self['logits'])
+
+
+class TransformersModel(nn.Linear):
+    def forward(self, pixel_values):
+        return Output(logits=super().forward(pixel_values))
+
+
+class TwoInputModel(nn.Linear):
+    def forward(self, left, right):
+        return {'out': super().forward(left + right), 'aux': left}
+
+
+def make_model(model_class=nn.Linear):
+    torch.manual_seed(0)
+    return model_class(3, 2)
+
+
+@pytest.mark.parametrize(
+    ('model_class', 'batch', 'logits'),
+    [
+        (nn.Linear, (INPUTS, LABELS), None),
+        (nn.Linear, [INPUTS, LABELS[:, None]], None),
+        (nn.Linear, {'image': INPUTS, 'label': LABELS.float(), 'path': 'x'}, None),
+        (nn.Linear, {'data': INPUTS, 'target': LABELS, 'keys': ['x']}, None),
+        (TransformersModel, {'pixel_values': INPUTS, 'labels': LABELS}, None),
+        (
+            TransformersModel,
+            (dict(pixel_values=INPUTS), LABELS.tolist()),
+            lambda output: output['logits'],
+        ),
+        (TwoInputModel, ((INPUTS, 0 * INPUTS), LABELS.numpy()), None),
+    ],
+)
+def test_reader_batch_of_each_library_equals_model(model_class, batch, logits):
+    model = make_model(model_class)
+    with reader(model, logits=logits) as read:
+        actual, labels = read(batch)
+    expected = nn.functional.linear(INPUTS, model.weight, model.bias)
+    assert torch.equal(actual, expected) and torch.equal(labels, LABELS)
+    assert labels.dtype == torch.int64 and not actual.requires_grad
+
+
+def test_read_loader_leaves_model_and_random_state():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).eval(), nn.Dropout(), nn.Linear(3, 2))
+    modes = [module.training for module in model.modules()]
+    state_before = {key: value.clone() for key, value in model.state_dict().items()}
+    loader = DataLoader(TensorDataset(INPUTS, LABELS), batch_size=3, shuffle=True)
+    random_state = torch.get_rng_state()
+    labels = torch.cat([labels for _, labels in read_loader(model, loader, 'Reading')])
+    assert sorted(labels.tolist()) == [0, 0, 1, 1]
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert (
+        [module.training for module in model.modules()] == modes == [True, True, False, True, True]
+    )
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state_before[key])
+
+
+def test_reader_random_model_predicts_the_same_again():
+    with reader(lambda inputs: inputs + torch.rand(1)) as read:
+        logits, _ = read((INPUTS, LABELS))
+        torch.rand(1)
+        assert torch.equal(read((INPUTS, LABELS))[0], logits)
+
+
+def test_reader_volumes_and_several_labels_have_their_shapes():
+    with reader(lambda inputs: inputs, ignore_index=255) as read:
+        _, labels = read((torch.randn(2, 3, 4, 5, 6), torch.full((2, 1, 4, 5, 6), 255)))
+        assert labels.shape == (2, 4, 5, 6)
+        several_labels = torch.tensor([[1.0, 1, 0], [0, 255, 1]])
+        _, labels = read((torch.randn(2, 3), several_labels))
+        assert torch.equal(labels, several_labels.long())
+        logits, _ = read((torch.randn(4), LABELS))
+        assert logits.shape == (4, 1)
+
+
+LOGITS = torch.randn(4, 3)
+LOGITS_WITHOUT_HIGHEST = LOGITS.where(LOGITS.max() > LOGITS, -torch.inf)
+
+
+@pytest.mark.parametrize(
+    ('batch', 'options', 'remedy'),
+    [
+        (LOGITS, {}, 'add the labels'),
+        ((LOGITS, LABELS, LABELS), {}, 'wrap the loader'),
+        ({'image': LOGITS}, {}, 'add the labels'),
+        ({'x': LOGITS, 'y': LABELS}, {}, r"b\['x'\], b\['y'\]"),
+        ((LOGITS, LABELS[0]), {}, 'DataLoader'),
+        (([LOGITS, LOGITS], LABELS), dict(logits=lambda x: x), r'tuple: .* output\[0\]'),
+        ((LOGITS, LABELS), dict(logits=lambda x: {'cls': x}), r'dict of cls: .* output\[KEY\]'),
+        ((LOGITS, LABELS), dict(logits=torch.Tensor.numpy), 'returns ndarray'),
+        ((LOGITS, LABELS + 2), {}, 'ignore_index'),
+        ((LOGITS, LABELS / 3), {}, 'whole numbers'),
+        ((LOGITS.softmax(1), LABELS), {}, r'log\(\)'),
+        ((LOGITS / 0, LABELS), {}, 'NaN or infinite'),
+        ((LOGITS_WITHOUT_HIGHEST, LABELS), {}, '1 values of -inf .*masked'),
+        ((torch.randn(4, 3, 2, 2), torch.zeros(4, 8, 8)), {}, r'interpolate them to \(8, 8\)'),
+    ],
+)
+def test_reader_invalid_batch_raises_one_line_with_remedy(batch, options, remedy):
+    with (
+        reader(lambda *inputs: inputs if len(inputs) > 1 else inputs[0], **options) as read,
+        pytest.raises(ValueError, match=remedy) as raised,
+    ):
+        read(batch)
+    assert '\n' not in str(raised.value)
+
+
+def read_identity(batches, **options):
+    """Return the batches of a loader, read with a model that returns its inputs."""
+    return list(read_loader(lambda inputs: inputs, batches, 'Reading', **options))
+
+
+def test_read_loader_one_hot_labels_raises():
+    one_hot = nn.functional.one_hot(LABELS, 3)
+    with pytest.raises(ValueError, match='argmax'):
+        read_identity([(LOGITS, one_hot)] * 2)
+    two_labels = one_hot.clone()
+    two_labels[0] = 1
+    assert len(read_identity([(LOGITS, one_hot), (LOGITS, two_labels)])) == 2
+    assert len(read_identity([(LOGITS, two_labels), (LOGITS, one_hot)])) == 2
+
+
+@pytest.mark.parametrize('num_labels', [1, 3])
+def test_read_loader_outputs_of_sigmoid_raises(num_labels):
+    outputs = torch.rand(12, num_labels)
+    batches = [(outputs, outputs > 0.5)]
+    with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
+        read_identity(batches)
+    assert read_identity(batches, logits=torch.logit)
+
+
+def test_read_loader_softmax_logits_from_0_to_1_warns():
+    cosines = torch.rand(12, 3)
+    batches = [(cosines, cosines.argmax(1))]
+    with pytest.warns(UserWarning, match='all lie in'):
+        assert read_identity(batches)
+    with pytest.raises(TypeError, match="got 'cls'"):
+        read_identity(batches, logits='cls')
+
+
+def test_read_loader_maps_and_rows_raises():
+    batches = [(torch.randn(2, 3, 4, 4), torch.zeros(2, 4, 4)), (torch.randn(1, 3), torch.ones(1))]
+    with pytest.raises(ValueError, match='a loader of each'):
+        read_identity(batches)
+
+
+def test_read_loader_spent_generator_raises():
+    with pytest.raises(ValueError, match='no batches'):
+        list(read_loader(make_model(), iter([]), 'Reading'))
+
+
+@pytest.mark.parametrize('shape', [(), (4, 5)], ids=['rows', 'maps'])
+def test_evaluate_labels_with_class_axis_or_mask_equal_plain_ones(shape):
+    torch.manual_seed(0)
+    logits = torch.randn(12, 3, *shape)
+    labels = (logits + torch.randn(logits.shape)).argmax(1)
+    masked = np.ma.array(labels.numpy(), mask=torch.rand(labels.shape).numpy() < 0.3)
+    ignored = torch.from_numpy(masked.filled(255))
+    expected = mmcalib.evaluate(nn.Identity(), [(logits, labels)])
+    for labels_with_axis in (labels[:, None], labels[..., None]):
+        assert mmcalib.evaluate(nn.Identity(), [(logits, labels_with_axis)]) == expected
+    actual = mmcalib.evaluate(nn.Identity(), [(logits, masked)], ignore_index=255)
+    assert actual == mmcalib.evaluate(nn.Identity(), [(logits, ignored)], ignore_index=255)
+    assert actual != expected
+    with pytest.raises(ValueError, match=r'mask.* ignore_index'):
+        mmcalib.evaluate(nn.Identity(), [(logits, masked)])
+
+
+def test_evaluate_several_labels_some_ignored_are_not_one_hot():
+    labels = torch.tensor([[1, 1, -1], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    accuracy = mmcalib.evaluate(nn.Identity(), [(LOGITS, labels)], 'accuracy', ignore_index=-1)
+    assert accuracy.shape == (3,)
+
+
+def test_evaluate_maps_with_several_classes_raises():
+    maps = torch.randn(2, 3, 4, 4)
+    labels = torch.ones(2, 3, 4, 4)
+    with pytest.raises(ValueError, match='several classes'):
+        mmcalib.evaluate(nn.Identity(), [(maps, labels)])
+    one_hot = nn.functional.one_hot(maps.argmax(1))
+    for axis, labels in ((3, one_hot), (1, one_hot.movedim(-1, 1))):
+        with pytest.raises(ValueError, match=rf'one-hot: give labels.argmax\({axis}\)'):
+            mmcalib.evaluate(nn.Identity(), [(maps, labels)])
+
+
+class LanguageModel(nn.Module):
+    """A random model of 20 tokens, which predicts the next one."""
+
+    def __init__(self, size=20):
+        super().__init__()
+        self.table = nn.Embedding(size, size)
+
+    def forward(self, input_ids, labels=None):
+        return Output(logits=self.table(input_ids))
+
+
+def token_batches(n=3, length=9, size=20):
+    torch.manual_seed(0)
+    return [torch.randint(size, (4, length)) for _ in range(n)]
+
+
+def all_tokens(output):
+    return output.logits.movedim(-1, 1)
+
+
+def shifted_tokens(output):
+    return output.logits[:, :-1].movedim(-1, 1)
+
+
+def test_evaluate_shifted_tokens_equals_loop():
+    model = LanguageModel()
+    batches = [{'input_ids': ids, 'labels': ids[:, 1:]} for ids in token_batches()]
+    actual = mmcalib.evaluate(model, batches, 'NLL', logits=shifted_tokens)
+    terms = []
+    for ids in token_batches():
+        for row in ids.tolist():
+            for token, next_token in itertools.pairwise(row):
+                log_probs = model.table.weight[token].log_softmax(0)
+                terms.append(-log_probs[next_token].item())
+    assert actual == pytest.approx(sum(terms) / len(terms), abs=1e-5)
+
+
+def test_evaluate_few_labels_equal_to_tokens_by_chance_are_read():
+    (ids,) = token_batches(n=1)
+    labels = torch.full_like(ids, -100)
+    labels[0, 0] = ids[0, 0]
+    other = {'input_ids': ids, 'labels': (ids + 1) % 20}
+    batches = [{'input_ids': ids, 'labels': labels}, other]
+    accuracy = mmcalib.evaluate(
+        LanguageModel(), batches, 'accuracy', logits=all_tokens, ignore_index=-100
+    )
+    assert accuracy < 50
+
+
+@pytest.mark.parametrize(
+    ('batch', 'remedy'),
+    [
+        ((INPUTS, LABELS + 1), 'numbered from 1.*subtract 1.*ignore_index=2'),
+        ((['a text', 'another'], LABELS[:2]), 'texts.*tokenizer'),
+        ((INPUTS.numpy(), LABELS), r'numpy.*from_numpy'),
+        ({'pixel_values': INPUTS, 'name': 'x', 'labels': LABELS}, 'takes pixel_values.*not name'),
+        (INPUTS, r'\[\(inputs, labels\)\]'),
+        ((INPUTS, torch.tensor([0, 1, 1, 4])), 'otherwise number the classes from 0 to 1'),
+    ],
+)
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_doors_batch_that_model_cannot_take_raises_one_line(function, batch, remedy):
+    model_class = TransformersModel if isinstance(batch, dict) else nn.Linear
+    with pytest.raises(ValueError, match=remedy) as raised:
+        function(make_model(model_class), [batch])
+    assert '\n' not in str(raised.value)
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_doors_inputs_and_labels_in_place_of_loader_raises(function):
+    with pytest.raises(ValueError, match=r'in a list, as \[\(inputs, labels\)\]'):
+        function(make_model(), (INPUTS, LABELS))
+
+
+def test_doors_wrong_ignore_index_raises_with_another_remedy():
+    labels = torch.tensor([0, 1, 255, 0])
+    with pytest.raises(ValueError, match='not ignore_index=-100') as raised:
+        mmcalib.evaluate(make_model(), [(INPUTS, labels)], ignore_index=-100)
+    assert 'set ignore_index' not in str(raised.value)
+    with pytest.raises(ValueError, match='not ignore_index=-100') as raised:
+        mmcalib.measure(torch.full((4, 2), 0.5), labels, ignore_index=-100)
+    assert 'set ignore_index' not in str(raised.value)
+
+
+def test_evaluate_error_of_model_is_raised_as_it_is():
+    with pytest.raises(RuntimeError, match='shapes'):
+        mmcalib.evaluate(make_model(), [(INPUTS[:, :2], LABELS)])
+
+
+def logits_by_length(*texts):
+    return torch.tensor([[1.0, len(text)] for text in texts])
+
+
+def first_columns(array):
+    return torch.from_numpy(array[:, :2])
+
+
+def test_evaluate_functions_of_texts_and_arrays_are_read():
+    batch_of_texts = (['a', 'bbbb'], [1, 1])
+    assert mmcalib.evaluate(logits_by_length, [batch_of_texts], 'accuracy') == 50
+    batch_of_arrays = (INPUTS.numpy(), LABELS)
+    assert mmcalib.evaluate(first_columns, [batch_of_arrays], 'accuracy') == 50
+
+
+def percentages(logits):
+    return 100 * logits.softmax(dim=1)
+
+
+def rounded_probabilities(logits):
+    return (100 * logits.softmax(dim=1)).round() / 100
+
+
+@pytest.mark.parametrize('output', [percentages, rounded_probabilities])
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_doors_model_with_percentages_or_rounded_probabilities_raises(function, output):
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(40, 5)
+    labels = (logits + 3 * torch.randn(40, 5)).argmax(dim=1)
+
+    class Network(nn.Module):
+        def forward(self, inputs):
+            return output(inputs)
+
+    with pytest.raises(ValueError, match='probabilities, which sum to'):
+        function(Network(), [(logits, labels)])
+
+
+def test_evaluate_ignore_index_that_is_no_integer_raises():
+    with pytest.raises(TypeError, match="ignore_index must be an integer, got '255'"):
+        mmcalib.evaluate(
+            nn.Identity(), [(torch.randn(2, 3), torch.ones(2).long())], ignore_index='255'
+        )
+
+
+def test_evaluate_label_that_is_nan_raises():
+    labels = torch.tensor([1.0, 2.0, 0.0, 1.0, 2.0, float('nan')])
+    with pytest.raises(ValueError, match=r'whole numbers, got \[nan\]'):
+        mmcalib.evaluate(nn.Identity(), [(torch.randn(6, 3), labels)])
