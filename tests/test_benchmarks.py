@@ -93,16 +93,16 @@ def test_coverage_of_intervals(table_of):
 def test_coverage_of_thresholds(table_of, tmp_path):
     data = {'segmented': segmented(30, size=(8, 9)), 'classified': classified(60)}
     for name, samples in data.items():
-        metric = CalibrationMetric('ECE', per_class=True, per_object=name == 'segmented')
+        metric = CalibrationMetric('ECE')
         metric.process(None, samples)
         metric.evaluate(len(samples))
         metric.statistics.save(tmp_path / name / 'calibration.npz')
-    options = '--splits 3 --risks 0.9 --precisions 0.3'
+    options = '--splits 3 --risks 0.9'
     rows = table_of('coverage', *(tmp_path / name for name in data), *options.split())
     found = {name: [row for row in rows if row[0] == name] for name in data}
     assert [row[3] for row in found['classified'][:3]] == ['ours', 'Hoeffding-Bentkus', 'no proof']
     assert found['classified'][2][4] == '100.0%' and found['classified'][0][1] == '30'
-    assert [len(row) for row in found['segmented']] == [8, 8, 8, 6, 7]
+    assert [len(row) for row in found['segmented']] == [8, 8, 8, 6]
 
 
 def test_methods_are_cross_fitted_and_written(table_of, checkpoints, tmp_path):

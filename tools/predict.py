@@ -69,12 +69,6 @@ def main() -> None:
         default=0.95,
         help='probability with which the bound of --risk and the intervals hold',
     )
-    parser.add_argument(
-        '--labels',
-        action='store_true',
-        help='write masks for training to DIR/labels: PNG files with the class of each pixel, and '
-        '255 where its confidence is not above the threshold; --risk finds one for each class',
-    )
     for name, kind in (('arrays', '.npz'), ('pictures', '.png')):
         parser.add_argument(
             f'--no-{name}', dest=name, action='store_false', help=f'write no {kind} files'

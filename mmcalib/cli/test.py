@@ -72,7 +72,7 @@ def build_parser() -> ToolParser:
         '--objects',
         action='store_true',
         help='also count each class and each object, as tools/predict.py needs for the scores of '
-        'objects and for --labels',
+        'objects',
     )
     add_evaluation_argument(group)
     add_split_argument(group)

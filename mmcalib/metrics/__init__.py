@@ -18,7 +18,6 @@ from mmcalib.metrics.measure import measure as measure
 from mmcalib.metrics.ood_scores import scores_of_logits as scores_of_logits
 from mmcalib.metrics.ood_scores import scores_of_probabilities as scores_of_probabilities
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
-from mmcalib.metrics.risk_threshold import class_thresholds as class_thresholds
 from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
 from mmcalib.metrics.streaming import StreamingMetrics as StreamingMetrics
 from mmcalib.predictions.objects import find_objects as find_objects

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
-from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_counts, log_bin_index
+from mmcalib.metrics.log_bins import log_bin_counts
 from mmcalib.metrics.outcomes import Outcomes
 
 # Up to so many predictions, each confidence has a fine bin of its own. More share fine bins of
@@ -46,8 +46,7 @@ class Counts:
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
         step: Relative rounding of the confidences, by their type of float.
         image: Tables of a single image, which are not summed, by name: ``log_bins`` ``(3, 98)``
-            int32; ``classes`` ``(R,)``, those that are predicted, and ``class_log_bins``
-            ``(R, 2, 98)`` int32 of each; ``objects`` ``(O, 5)``, see
+            int32; ``objects`` ``(O, 5)``, see
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
     """
 
@@ -135,8 +134,6 @@ def count_outcomes(
         counts.image['log_bins'] = log_bin_counts(
             outcomes.conf, outcomes.correct, outcomes.ignored_conf
         )
-        if 'predicted' in strata:
-            counts.image |= log_bins_by_class(outcomes, *strata['predicted'])
     return counts
 
 
@@ -157,19 +154,6 @@ def rounded_fine_bins(outcomes: Outcomes) -> Tensor:
     count = by_correctness.view(-1, 2).sum(dim=1)
     sums = torch.bincount(code, 1 - outcomes.conf.double(), BITS_OF_ONE + 1)
     return filled_bins(torch.stack([count.double(), correct.double(), sums])).float()
-
-
-def log_bins_by_class(
-    outcomes: Outcomes, class_index: Tensor, num_classes: int
-) -> dict[str, Tensor]:
-    """Return the classes that an image predicts, and the log bins of each."""
-    index = class_index * NUM_LOG_BINS + log_bin_index(1 - outcomes.conf)
-    table = bin_table(index, outcomes.conf, outcomes.correct, num_classes, NUM_LOG_BINS)
-    classes = table[0].any(dim=1).nonzero()[:, 0]
-    return {
-        'classes': classes,
-        'class_log_bins': table[:2, classes].transpose(0, 1).int(),
-    }
 
 
 def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:

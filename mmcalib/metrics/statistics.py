@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -30,18 +30,12 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     first = images[0].image
     if 'log_bins' in first:
         tables['image_narrow_bins'] = torch.stack([image.image['log_bins'] for image in images])
-    if 'classes' in first:
-        classes = [image.image['classes'][:, None] for image in images]
-        tables['image_class'] = add_image_index(classes)
-        tables['image_class_bins'] = torch.cat([image.image['class_log_bins'] for image in images])
     if 'objects' in first:
         tables['objects'] = add_image_index([image.image['objects'] for image in images])
     return tables
 
 
-def tables_of_classified(
-    outcomes: Outcomes, num_bins: int, *, per_class: bool
-) -> dict[str, Tensor]:
+def tables_of_classified(outcomes: Outcomes, num_bins: int) -> dict[str, Tensor]:
     """Return the same tables of a classifier, whose images have one prediction each."""
     size = len(outcomes.conf)
     images = torch.arange(size, device='cpu')
@@ -50,11 +44,7 @@ def tables_of_classified(
     log_bins[images, 0, index] = 1
     log_bins[images, 1, index] = outcomes.correct.int()
     bins, sums = tables_by_group(outcomes, images, size, num_bins)
-    tables = {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': log_bins}
-    if per_class:
-        tables['image_class'] = torch.stack([images, outcomes.predicted], dim=1)
-        tables['image_class_bins'] = log_bins[:, :2]
-    return tables
+    return {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': log_bins}
 
 
 def add_image_index(tables: Sequence[Tensor]) -> Tensor:
@@ -85,10 +75,6 @@ class CalibrationStatistics:
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
             boundary, as :mod:`~mmcalib.predictions.boundary` has them; None likewise.
-        image_class: ``(R, 2)`` int64, which image and class each row of `image_class_bins` is of.
-        image_class_bins: ``(R, 2, 98)`` int32, how many predictions of a class in an image are in
-            each narrow bin, and how many of them are correct; both None if classes were not
-            counted, or as `image_narrow_bins` is.
         objects: ``(O, 6)`` float64, the objects of segmented images: place of the image, class,
             size, mean confidence, expected IoU, and IoU; None if they were not kept.
     """
@@ -102,8 +88,6 @@ class CalibrationStatistics:
     class_bins: Tensor | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
-    image_class: Tensor | None = None
-    image_class_bins: Tensor | None = None
     objects: Tensor | None = None
 
     @property
@@ -114,8 +98,7 @@ class CalibrationStatistics:
     def complete(self, other: CalibrationStatistics) -> None:
         """Take over what another metric of the same options has measured of the same data."""
         self.metrics |= other.metrics
-        own = ('class_bins', 'classes', 'distance_bins', 'objects')
-        for name in (*own, 'image_class', 'image_class_bins'):
+        for name in ('class_bins', 'classes', 'distance_bins', 'objects'):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 
@@ -146,17 +129,19 @@ class CalibrationStatistics:
 
     @classmethod
     def load(cls, path: str | Path) -> CalibrationStatistics:
-        """Read what :meth:`save` wrote.
+        """Read what :meth:`save` wrote, without the tables that only other versions have.
 
         Raises:
             ValueError: For another kind of file, or one that was cut off.
         """
         try:
             with np.load(path) as file:
-                values = json.loads(str(file['info']))
-                tables = {key: torch.from_numpy(file[key]) for key in file.files if key != 'info'}
-            values.pop('convention', None)  # up to 0.3.0
-            return cls(**values, **tables)
+                content = json.loads(str(file['info']))
+                for name in file.files:
+                    if name != 'info':
+                        content[name] = torch.from_numpy(file[name])
+            known = {field.name for field in fields(cls)}
+            return cls(**{name: value for name, value in content.items() if name in known})
         except BROKEN_FILE as error:
             problem = f'{path} cannot be read as calibration statistics ({error!r})'
             raise UserError(f'{problem}: test that run again') from error

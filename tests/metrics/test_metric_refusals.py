@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import class_thresholds, image_failure_figures, image_scores, measure
 from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
+from mmcalib.metrics import image_failure_figures, image_scores, measure
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
@@ -163,8 +163,6 @@ REFUSED = [
     *((ExpectedAccuracy, (x,), 'at least two') for x in (TABLE[:1], TABLE[:0], WITHOUT_LABELS)),
     *((threshold_at_risk, (TABLE, value), 'risk must be') for value in (0, 1, -0.1, 5)),
     (partial(threshold_at_risk, probability=5), (TABLE, 0.05), 'probability must be'),
-    (class_thresholds, (None, None, 'ab', 1), 'precision must be'),
-    (partial(class_thresholds, probability=0), (None, None, 'ab', 0.9), 'probability must be'),
 ]
 
 

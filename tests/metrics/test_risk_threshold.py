@@ -1,17 +1,12 @@
-"""Thresholds at a risk, of all predictions or of each class: loops, limits, simulations."""
+"""Thresholds at a risk: loops and limits."""
 
 import pytest
 import references
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics import class_thresholds
-from mmcalib.metrics.counts import count_outcomes
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_thresholds
-from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
-from mmcalib.metrics.statistics import tables_of_images
-from mmcalib.predictions.image_predictions import predictions_from_probabilities
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [
@@ -67,48 +62,3 @@ def test_few_images_and_wrong_ones_prove_nothing():
     conf = torch.tensor([0.6] * 30 + [0.4] * 270)[:, None]
     assert threshold_at_risk(image_narrow_bins(conf, conf < 0.5), 0.2) is None
     assert risk_p_values(torch.ones(300, 1).double(), (conf > 0.5).double(), 0.2)[0] < 1e-4
-
-
-CLASSES = ['a', 'b', 'c']
-
-
-def draw(images, pixels=20, seed=0, sharpness=3.0):
-    """Probabilities ``(images, pixels, 3)`` and labels drawn from them."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = sharpness * torch.randn(images, pixels, 3, generator=generator)
-    logits += torch.randn(images, 1, 3, generator=generator)
-    probs = logits.double().softmax(dim=2)
-    labels = torch.multinomial(probs.flatten(0, 1), 1, generator=generator).view(images, pixels)
-    return probs, labels
-
-
-def tables(probs, labels):
-    images = []
-    for p, y in zip(probs, labels, strict=True):
-        found = compute_outcomes(predictions_from_probabilities(p, y))
-        found = found._replace(ignored_conf=found.conf[:0])
-        images.append(count_outcomes(found, strata={'predicted': (found.predicted, 3)}))
-    found = tables_of_images(images)
-    return found['image_class'], found['image_class_bins']
-
-
-def test_precision_is_the_loops_of_each_class_at_a_fourth_of_the_level():
-    probs, labels = draw(220, sharpness=4.0)
-    *found, last = class_thresholds(*tables(probs, labels), [*CLASSES, 'd'], 0.8)
-    starts = log_bin_thresholds().tolist()[1:]
-    for k, threshold in enumerate(found):
-        masks = [p.argmax(axis=1) == k for p in probs.numpy()]
-        columns = zip(masks, probs.amax(dim=2).numpy(), labels.numpy() == k, strict=True)
-        images = [(conf[own], right[own]) for own, conf, right in columns if own.any()]
-        expected = references.threshold_at_risk(images, starts, 0.2, 1 - 0.05 / 4)
-        assert expected is not None and threshold.bound.threshold == expected
-        assert (threshold.name, threshold.reason) == (CLASSES[k], '')
-        assert threshold.num_images == len(images)
-    assert (last.bound, last.num_images) == (None, 0)
-    assert last.reason == 'the validation never predicts it'
-
-
-def test_what_cannot_be_proven_says_why():
-    found = class_thresholds(*tables(*draw(20)), CLASSES, 0.99)
-    assert all(threshold.bound is None for threshold in found)
-    assert 'its 20 validation images' in found[0].reason and 'about 568 if' in found[0].reason

@@ -79,7 +79,7 @@ def test_classes_and_distances_are_those_of_loops(samples, protocol):
                 assert figures[name][place] == pytest.approx(value, abs=1e-4, nan_ok=True), name
     assert found.distance_bins.shape[1] == len(RANGE_NAMES)
     if protocol == 'paper':
-        assert found.image_narrow_bins is found.image_class is None
+        assert found.image_narrow_bins is None
 
 
 def test_predicted_classes_of_arrays_are_those_of_the_metric():
@@ -102,23 +102,21 @@ def with_a_certain_one(n):
 
 
 @pytest.mark.parametrize('kind', [segmented, binary, with_a_certain_one])
-def test_each_image_and_class_by_thresholds(kind):
+def test_log_bins_of_each_image_equal_loops_over_thresholds(kind):
     samples = kind(4)
-    found = statistics_of(samples, per_class=True)
-    of_both = (x[:, :2].sum(dim=2).double() for x in (found.image_bins, found.image_narrow_bins))
-    torch.testing.assert_close(*of_both)
-    image, k, conf, correct, label, _ = pixels_of(samples)
-    known, rows = label != 255, [tuple(row) for row in found.image_class.tolist()]
-    assert sorted(rows) == sorted({*zip(image[known], k[known], strict=True)})
-    tables = dict(zip(rows, above(found.image_class_bins), strict=True))
-    tables |= {(place, None): x for place, x in enumerate(above(found.image_narrow_bins))}
-    for (place, predicted), table in tables.items():
-        own = (image == place) & ((k == predicted) | (predicted is None))
-        for number, threshold in list(enumerate(log_bin_thresholds().tolist()))[::7]:
-            kept = own & (conf > threshold)
-            expected = (kept & known).sum(), (kept & correct).sum(), (kept & ~known).sum()
-            assert table[:, number].tolist() == [*expected][: len(table)]
-    kept, wrong = shares_above(found.image_narrow_bins)
+    statistics = statistics_of(samples)
+    log_bins = statistics.image_narrow_bins
+    torch.testing.assert_close(
+        statistics.image_bins[:, :2].sum(dim=2), log_bins[:, :2].sum(dim=2).double()
+    )
+    image, _, conf, correct, label, _ = pixels_of(samples)
+    labelled = label != 255
+    for image_index, counts in enumerate(above(log_bins)):
+        for column, threshold in list(enumerate(log_bin_thresholds().tolist()))[::7]:
+            kept = (image == image_index) & (conf > threshold)
+            expected = [(kept & labelled).sum(), (kept & correct).sum(), (kept & ~labelled).sum()]
+            assert counts[:, column].tolist() == expected
+    kept, wrong = shares_above(log_bins)
     assert (kept[:, 0] == 1).all() and (wrong <= kept).all()
 
 
@@ -159,6 +157,18 @@ def test_they_are_saved_and_loaded(protocol, tmp_path):
         assert calibration_error(again.bins(15)) == pytest.approx(again.metrics['ECE'])
     shares = again.bins(9, equal_mass=True)[0] / again.num_predictions
     assert shares.tolist() == pytest.approx([1 / 9] * 9)
+
+
+def test_statistics_with_tables_of_other_versions_are_loaded(tmp_path):
+    path = tmp_path / 'calibration.npz'
+    expected = statistics_of(in_patches(9))
+    expected.save(path)
+    with np.load(path) as file:
+        content = dict(file)
+    np.savez(path, **content, image_class=np.zeros((3, 2)))
+    actual = CalibrationStatistics.load(path)
+    torch.testing.assert_close(actual.narrow_bins, expected.narrow_bins)
+    assert not hasattr(actual, 'image_class')
 
 
 def test_other_files_are_refused(tmp_path):

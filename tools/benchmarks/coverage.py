@@ -1,4 +1,4 @@
-"""How often intervals hold the truth, and thresholds keep to a risk or a precision.
+"""How often intervals hold the truth, and thresholds keep to a risk.
 
     python tools/benchmarks/coverage.py
     python tools/benchmarks/coverage.py WORK_DIR … --splits 1000
@@ -13,11 +13,10 @@ accuracy of the population.
 
 With them: the images of tested runs (their calibration.npz) are split at random into two halves,
 and what is found on one is tried on the other. `found` is in what share of the tries there is a
-threshold (of how many classes), `kept` what it keeps of the other half. `other half` is how often
-it holds there, which is a sample too, and the luckier the first half the less lucky it is.
-`population` draws as many images with replacement and asks for all images, which is what the
-theorem is about. A try without a threshold breaks nothing. Thresholds of all classes at once are
-tried where the test was `--objects`.
+threshold, `kept` what it keeps of the other half. `other half` is how often it holds there, which
+is a sample too, and the luckier the first half the less lucky it is. `population` draws as many
+images with replacement and asks for all images, which is what the theorem is about. A try without a
+threshold breaks nothing.
 
 Beside our risks are the Hoeffding-Bentkus p-value of Learn then Test, made one of images by adding
 the risk to the gain of each, and the threshold that just keeps to the risk on its half, without a
@@ -34,11 +33,11 @@ import torch
 from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import CalibrationStatistics, class_thresholds, risk_threshold
+from mmcalib.metrics import CalibrationStatistics, risk_threshold
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
-from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds, shares_above
+from mmcalib.metrics.log_bins import count_in_log_bins, shares_above
 from mmcalib.tables import TextTable
 
 BINS, PER_BIN = 15, 4
@@ -194,41 +193,6 @@ def risk_row(bins, method, risk, args):
     return [f'{found:.1%}', *cells]
 
 
-def precision_row(statistics, precision, args):
-    keys, bins = statistics.image_class, statistics.image_class_bins
-    images, classes = (int(largest) + 1 for largest in keys.max(dim=0).values)
-    index = torch.full((images, classes), -1)
-    index[keys[:, 0], keys[:, 1]] = torch.arange(len(keys))
-    thresholds = log_bin_thresholds().tolist()
-
-    def rows_of(chosen):
-        rows = index[chosen].flatten()
-        rows = rows[rows >= 0]
-        return keys[rows], bins[rows]
-
-    def fit(chosen):
-        found = class_thresholds(*rows_of(chosen), range(classes), precision)
-        return found, sum(threshold.bound is not None for threshold in found)
-
-    def try_on(found, chosen):
-        own, counts = rows_of(chosen)
-        held, kept, pixels = True, 0, 0
-        for k, threshold in enumerate(found):
-            if threshold.bound is not None:
-                column = thresholds.index(threshold.bound.threshold)
-                of_class = counts[own[:, 1] == k]
-                kept_of, wrong = (share[:, column] for share in shares_above(of_class))
-                held &= not len(wrong) or bool(
-                    wrong.mean() <= (1 - precision) * kept_of.mean() + 1e-12
-                )
-                kept += of_class[:, 0, column:].sum().item()
-                pixels += of_class[:, 0].sum().item()
-        return held, kept / pixels if pixels else math.nan
-
-    found, cells = tried(fit, try_on, images, args)
-    return [f'{found:.1f} of {classes}', *cells]
-
-
 def accuracy_row(bins, args):
     """Return how often intervals hold the accuracy of the other half, and of its images."""
     folders, in_image, errors, widths = [], [], [], []
@@ -250,7 +214,7 @@ def accuracy_row(bins, args):
 
 
 def thresholds(args):
-    risks, accuracy, precisions = [], [], []
+    risks, accuracy = [], []
     for run in args.runs:
         statistics = CalibrationStatistics.load(run / 'calibration.npz')
         bins = statistics.image_narrow_bins
@@ -261,14 +225,9 @@ def thresholds(args):
                 row = risk_row(bins, method, risk, args)
                 risks.append([*start, f'{risk:.0%}', method, *row])
         accuracy.append([*start, *accuracy_row(bins, args)])
-        if statistics.image_class is not None:
-            for precision in args.precisions:
-                row = precision_row(statistics, precision, args)
-                precisions.append([*start, f'{precision:.0%}', *row])
     start, end = ['predictions', 'images'], ['found', 'kept', 'other half', 'population']
     print_table([*start, 'risk', 'method', *end], risks)
     print_table([*start, 'error, points', 'interval', 'holds', 'of an image'], accuracy)
-    print_table([*start, 'precision', *end], precisions)
 
 
 def print_table(headings, rows):
@@ -281,7 +240,6 @@ def main():
     parser.add_argument('runs', nargs='*', type=Path, help='work dirs of tests')
     parser.add_argument('--splits', type=int, default=1000)
     parser.add_argument('--risks', type=float, nargs='*', default=[0.05, 0.1])
-    parser.add_argument('--precisions', type=float, nargs='*', default=[0.8, 0.9])
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--sets', type=int, default=100, help='sets of predictions for an interval')
     parser.add_argument('--draws', type=int, default=200, help='draws of the bootstrap')

@@ -236,8 +236,7 @@ class CalibrationMetric(ListMetric):
         outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
         strata = self._strata_by_class(outcomes, predictions.num_classes)
         counts = count_outcomes(outcomes, self.num_bins, strata=strata)
-        tables = tables_of_classified(outcomes, self.num_bins, per_class=self.per_class)
-        return counts, tables
+        return counts, tables_of_classified(outcomes, self.num_bins)
 
     def _strata_by_class(
         self, outcomes: Outcomes, num_classes: int

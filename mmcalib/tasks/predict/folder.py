@@ -24,8 +24,8 @@ from mmcalib.visualization.prediction_picture import draw_classification, draw_s
 
 SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
 TABLE, OBJECTS = 'predictions.csv', 'objects.csv'
-SCORES, ARRAYS, PICTURES, LABELS = 'scores', 'arrays', 'pictures', 'labels'
-SUFFIXES = {SCORES: '.json', ARRAYS: '.npz', PICTURES: '.png', LABELS: '.png'}
+SCORES, ARRAYS, PICTURES = 'scores', 'arrays', 'pictures'
+SUFFIXES = {SCORES: '.json', ARRAYS: '.npz', PICTURES: '.png'}
 KEPT = ('predicted', 'confidence', 'objects', 'probabilities')  # of a prediction, in arrays
 BOX = ('top', 'bottom', 'left', 'right')
 COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', 'accuracy_low',
@@ -34,7 +34,6 @@ OBJECT_COLUMNS = ('image', 'object', 'label', 'name', 'pixels', 'share', 'confid
                   'expected_iou', 'found', 'calibrated_iou', *BOX, 'files')  # fmt: skip
 OF_A_KILLED_PROCESS = re.compile(r'\..*\.[0-9a-f]+\.json')  # see whole_file
 MOST_OBJECTS = 20  # in the legend of a picture
-UNSURE = 255  # in a mask of labels
 
 
 class PredictionFolder:
@@ -46,7 +45,7 @@ class PredictionFolder:
 
     Args:
         folder: To write to.
-        kinds: Of ``'arrays'``, ``'pictures'`` and ``'labels'``, those that are wanted.
+        kinds: Of ``'arrays'`` and ``'pictures'``, those that are wanted.
     """
 
     def __init__(self, folder: str | Path, kinds: Collection[str]) -> None:
@@ -111,7 +110,7 @@ class PredictionFolder:
                 self.file(SCORES, files).unlink()
             elif stems[name] > 1 or files in taken:  # as 13.png and 13.jpg have one
                 files = names[path].as_posix()
-                if files in taken or LABELS in self.kinds:  # a data set finds a mask by the stem
+                if files in taken:
                     raise UserError(
                         f'{image} and another image would share a file {name} in {self.folder}: '
                         'predict them into two folders'
@@ -129,25 +128,18 @@ class PredictionFolder:
             OSError: If there is no room; the next call goes on here.
         """
         arrays = {key: getattr(found, key) for key in KEPT} | found.disagreement
-        thresholds = np.array(scorer.class_thresholds)
         for kind in self.kinds:
             with whole_file(self.file(kind, place['files'])) as path:
                 if kind == ARRAYS:
                     kept = {key: _narrow(a) for key, a in arrays.items() if a is not None}
                     np.savez_compressed(path, **kept)
-                elif kind == PICTURES:
-                    _picture(found, scorer, palette).save(path)
                 else:
-                    sure = found.confidence > thresholds[found.predicted]
-                    mask = np.where(sure, found.predicted, UNSURE).astype(np.uint8)
-                    Image.fromarray(mask).save(path)
+                    _picture(found, scorer, palette).save(path)
         _write(self.file(SCORES, place['files']), {**asdict(found.scores), **place})
 
     def close(self, report: Report, *, page: str = '') -> None:
         """Write the tables of all scores, the summary, and the page of pictures if there is one."""
         rows, summary = report.rows, asdict(report.scores)
-        if report.classes:
-            summary['classes'] = report.classes
         summary['unreadable'] = [
             {'image': str(item.image), 'reason': item.reason} for item in report.unreadable
         ]

@@ -17,14 +17,13 @@ from mmcalib.options import check_share
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
 from mmcalib.runs.record import identity
-from mmcalib.tasks.predict.folder import ARRAYS, LABELS, PICTURES, SETTINGS, PredictionFolder
+from mmcalib.tasks.predict.folder import ARRAYS, PICTURES, SETTINGS, PredictionFolder
 from mmcalib.tasks.predict.images import find_images
 from mmcalib.tasks.predict.predictor import Prediction, Predictor, unlabelled_steps
 from mmcalib.tasks.predict.scores import FolderScores, Scorer
-from mmcalib.tasks.predict.summary import Report, class_summary, gallery_of
+from mmcalib.tasks.predict.summary import Report, gallery_of
 from mmcalib.tasks.predict.validation import statistics_of
 
-MOST_LABELS = 254  # classes that a mask has room for
 File = str | os.PathLike
 Files = File | Sequence[File]
 
@@ -137,7 +136,6 @@ def predict_to_folder(
     *,
     arrays: bool = True,
     pictures: bool = True,
-    labels: bool = False,
     overwrite: bool = False,
     **options,
 ) -> Report | None:
@@ -150,8 +148,6 @@ def predict_to_folder(
         out: The folder.
         arrays: Whether to write an ``.npz`` file for each image.
         pictures: Whether to write a ``.png`` file for each, and a page of them.
-        labels: Whether to write a mask with the classes of the pixels for each, and 255 where a
-            class is not above its threshold.
         overwrite: Begin anew in a folder that has predictions, whose files go.
         options: See :func:`prepare`.
 
@@ -161,9 +157,7 @@ def predict_to_folder(
     """
     check_writable(Path(out, SETTINGS))
     predictor, scorer, files, model = prepare(config, checkpoint, images, **options)
-    if labels:
-        _check_labels(predictor, scorer)
-    kinds = {ARRAYS: arrays, PICTURES: pictures, LABELS: labels}
+    kinds = {ARRAYS: arrays, PICTURES: pictures}
     folder = PredictionFolder(out, [kind for kind, wanted in kinds.items() if wanted])
     rank, processes = get_dist_info()
     left: list[dict] = []
@@ -187,9 +181,8 @@ def predict_to_folder(
     unreadable.sort(key=lambda item: order[os.path.abspath(item.image)])
     _check_any(rows, unreadable)
     before = len(rows) - (len(left) - len(unreadable))
-    classes = class_summary(rows, scorer) if labels else []
     others = sum(row['path'] not in order for row in rows)
-    report = Report(scorer.folder(rows), rows, unreadable, before, classes, others)
+    report = Report(scorer.folder(rows), rows, unreadable, before, others)
     folder.close(report, page=gallery_of(rows) if pictures else '')
     return report
 
@@ -200,21 +193,6 @@ def _check_any(found: Sequence, unreadable: Sequence[Prediction]) -> None:
         first, count = unreadable[0], len(unreadable)
         raise UserError(
             f'none of the {count} files can be predicted; {first.image}: {first.reason}'
-        )
-
-
-def _check_labels(predictor: Predictor, scorer: Scorer) -> None:
-    """Raise a UserError if masks of labels cannot be written."""
-    if not predictor.segments or len(scorer.classes) > MOST_LABELS:
-        raise UserError(
-            f'--labels requires a segmentor of at most {MOST_LABELS} classes, and this is another '
-            f'model, of {len(scorer.classes)} classes: leave it out'
-        )
-    if scorer.bound and not scorer.bounds:
-        raise UserError(
-            f'{scorer.validation} has no counts of each class, so no threshold of a class can '
-            'be proven: test again with tools/test.py … --split val --objects --calibration, or '
-            'give --threshold instead of --risk'
         )
 
 

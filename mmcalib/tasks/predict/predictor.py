@@ -23,7 +23,7 @@ from mmcalib.predictions.objects import find_map_objects, map_confidence
 from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
-from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name, without_labels
+from mmcalib.runs.config_tree import find_pipelines, type_name, without_labels
 from mmcalib.runs.weights import build_model
 from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
@@ -82,7 +82,6 @@ class Predictor:
         classes: K names, as the first checkpoint has them; numbers if it names none, or not as
             many.
         palette: Their RGB colours, None if unknown.
-        segments: Whether the model is mmseg's.
 
     Raises:
         UserError: If a checkpoint is of another model, the model cannot be built, or the pipeline
@@ -99,7 +98,6 @@ class Predictor:
     ) -> None:
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
         self.batch_size, self.workers = loader.get('batch_size') or 1, workers
-        self.segments = find_toolbox(cfg) == 'mmseg'
         steps = unlabelled_steps(loader.get('dataset'))
         with (
             building('the model or its pipeline cannot be built: '),

@@ -20,9 +20,7 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.log_bins import count_in_log_bins
 from mmcalib.metrics.risk_threshold import (
-    ClassThreshold,
     RiskThreshold,
-    class_thresholds,
     least_provable_risk,
     threshold_at_risk,
 )
@@ -86,8 +84,6 @@ class ImageScores:
         label: The predicted class of a classifier, None of a segmentor.
         name: Of this class.
         objects: Of a segmentor.
-        classes: Of a segmentor, for each predicted class its `label`, how many `pixels` are of it,
-            and how many of these its threshold has `kept`.
         expected_accuracy: The mean calibrated confidence, see
             :class:`~mmcalib.metrics.expected_accuracy.ExpectedAccuracy`; NaN without a
             validation.
@@ -104,7 +100,6 @@ class ImageScores:
     label: int | None = None
     name: str | None = None
     objects: tuple[ObjectScores, ...] = ()
-    classes: tuple[dict[str, int], ...] = ()
     expected_accuracy: float = math.nan
     accuracy_interval: tuple[float, float] = NOTHING
     mutual_information: float = math.nan
@@ -159,9 +154,6 @@ class Scorer:
             of the IoU; None if the validation counted no objects. Source: Zadrozny and Elkan, KDD
             2002.
         bound: The threshold for the risk; None without one.
-        bounds: Those of each class; None without a risk, or if the validation counted no classes.
-        class_thresholds: Above which confidence the predictions of each class are kept; infinite
-            where none is. The threshold of all where a risk was not asked for.
 
     Raises:
         ValueError: If the threshold is outside [0, 1], or is to be two; if the validation does not
@@ -182,7 +174,6 @@ class Scorer:
         self.accuracy: ExpectedAccuracy | None = None
         self.objects: tuple[IsotonicRegression, IsotonicRegression] | None = None
         self.bound: RiskThreshold | None = None
-        self.bounds: list[ClassThreshold] | None = None
         if validation:
             self._learn(CalibrationStatistics.load(validation), risk, probability)
         if self.bound and threshold is not None:
@@ -190,15 +181,11 @@ class Scorer:
         threshold = THRESHOLD if threshold is None else threshold
         threshold = self.bound.threshold if self.bound else threshold
         self.threshold = check_number('threshold', threshold, most=1)
-        self.class_thresholds = [
-            (each.bound.threshold if each.bound else math.inf) if each else self.threshold
-            for each in self.bounds or [None] * len(classes)
-        ]
 
     def _learn(
         self, statistics: CalibrationStatistics, risk: float | None, probability: float
     ) -> None:
-        bins, counted = statistics.image_narrow_bins, statistics.image_class_bins
+        bins = statistics.image_narrow_bins
         if bins is None:
             raise UserError(
                 f'{self.validation} has no statistics for each image: its protocol, '
@@ -221,9 +208,6 @@ class Scorer:
                 f'{100 * probability:g} % probability) by the {len(bins):,} images of '
                 f'{self.validation}: {remedy}'
             )
-        if counted is not None:
-            of_classes = statistics.image_class, counted, self.classes, 1 - risk
-            self.bounds = class_thresholds(*of_classes, probability=probability)
 
     @property
     def settings(self) -> dict:
@@ -231,7 +215,6 @@ class Scorer:
         file = self.validation
         return {
             'threshold': self.threshold,
-            'class_thresholds': self.class_thresholds,
             'validation': file and sha256(file.read_bytes()).hexdigest()[:16],
             'probability': self.accuracy and self.accuracy.coverage,
         }
@@ -255,7 +238,6 @@ class Scorer:
         return ImageScores(
             **shared,
             objects=self._objects(objects, image.predicted.size),
-            classes=self._shares(image),
             accuracy_interval=accuracy.image_interval(expected) if accuracy else NOTHING,
         )
 
@@ -281,15 +263,6 @@ class Scorer:
         return tuple(
             ObjectScores(n, k, self.classes[k], pixels, pixels / count, *rest, tuple(box))
             for n, (k, pixels, *rest, box) in enumerate(rows, 1)
-        )
-
-    def _shares(self, image: Prediction) -> tuple[dict[str, int], ...]:
-        predicted = image.predicted.flatten()
-        kept = image.confidence.flatten() > np.array(self.class_thresholds)[predicted]
-        pixels, above = np.bincount(predicted), np.bincount(predicted, kept)
-        return tuple(
-            dict(label=k, pixels=int(pixels[k]), kept=int(above[k]))
-            for k in np.flatnonzero(pixels).tolist()
         )
 
 

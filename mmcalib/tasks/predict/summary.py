@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from mmcalib.reports.page import environment
 from mmcalib.tasks.predict.predictor import Prediction
-from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
+from mmcalib.tasks.predict.scores import FolderScores, ImageScores
 from mmcalib.texts import printable
 
 MOST_NAMED = 20
@@ -27,7 +27,6 @@ class Report:
         rows: Of each of these, in the order in which the images were named.
         unreadable: The files that have not, and why.
         before: How many had been predicted by earlier calls.
-        classes: Of masks of labels, how much of each class they keep.
         others: How many of all are not among those that were named now.
     """
 
@@ -35,7 +34,6 @@ class Report:
     rows: Sequence[Mapping]
     unreadable: Sequence[Prediction]
     before: int
-    classes: Sequence[Mapping]
     others: int
 
 
@@ -63,24 +61,6 @@ def _accuracy(scores: ImageScores | FolderScores) -> list[str]:
     low, high = (100 * end for end in scores.accuracy_interval)
     between = '' if math.isnan(low) else f', between {low:.1f} and {high:.1f} %'
     return [f'expected accuracy {100 * scores.expected_accuracy:.1f} %{between}']
-
-
-def class_summary(rows: Sequence[Mapping], scorer: Scorer) -> list[dict]:
-    """Return, for each class, how many of the pixels its threshold keeps, and why it has none."""
-    found = []
-    for k, (name, threshold) in enumerate(
-        zip(scorer.classes, scorer.class_thresholds, strict=True)
-    ):
-        shares = [share for row in rows for share in row['classes'] if share['label'] == k]
-        found.append({
-            'name': name,
-            'threshold': None if math.isinf(threshold) else threshold,
-            'reason': scorer.bounds[k].reason if scorer.bounds else '',
-            'images': len(shares),
-            'pixels': sum(share['pixels'] for share in shares),
-            'kept': sum(share['kept'] for share in shares),
-        })  # fmt: skip
-    return found
 
 
 def report_in_words(report: Report) -> str:
@@ -111,15 +91,6 @@ def report_in_words(report: Report) -> str:
             f'{" and errors" if bound else ""} refer to pixels that would get one, confidences '
             'and shares kept to all pixels'
         )
-    if report.classes:
-        lines += ['pixels of each class that the masks keep:', *map(_class_line, report.classes)]
-        empty = sum(not any(share['kept'] for share in row['classes']) for row in rows)
-        if empty:
-            verb = 'holds' if empty == 1 else 'hold'
-            lines.append(
-                f'{empty:,} of {len(rows):,} masks {verb} nothing but 255, since no pixel is above '
-                'its threshold: lower --threshold, or raise --risk'
-            )
     notes = Counter(row['note'] for row in rows if row['note'])
     lines += [f'{_files(count)}: {note}' for note, count in sorted(notes.items())]
     left_out = [printable(f'  {item.image}: {item.reason}') for item in report.unreadable]
@@ -128,17 +99,6 @@ def report_in_words(report: Report) -> str:
     if len(left_out) > MOST_NAMED:
         lines.append('  … summary.json lists all of them')
     return '\n'.join(lines)
-
-
-def _class_line(found: Mapping) -> str:
-    name = printable(found['name'])
-    if found['threshold'] is None:
-        return f'  {name}: no threshold: {found["reason"]}'
-    above = f'above {found["threshold"]:.6g}'
-    if not found['pixels']:
-        return f'  {name}: {above}; not predicted'
-    share = 100 * found['kept'] / found['pixels']
-    return f'  {name}: {share:.1f} % of {found["pixels"]:,}, {above}'
 
 
 def _files(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Predictions in a folder: what is written, taken up again, and kept; masks, objects, gallery."""
+"""Predictions in a folder: what is written, taken up again, and kept; objects, gallery."""
 
 import csv
 import errno
@@ -20,22 +20,16 @@ from file_models import (
     write_validation,
 )
 from forked import call_forked
-from PIL import Image
 from sklearn.isotonic import isotonic_regression
 
 import mmcalib
 from mmcalib.errors import UserError
-from mmcalib.metrics import CalibrationStatistics, class_thresholds
-from mmcalib.metrics.counts import count_outcomes
-from mmcalib.metrics.outcomes import compute_outcomes
-from mmcalib.metrics.statistics import tables_of_images
-from mmcalib.predictions.image_predictions import predictions_from_confidences
+from mmcalib.metrics import CalibrationStatistics
 from mmcalib.tasks.predict import folder as prediction_folder
 from mmcalib.tasks.predict.predict import predict_to_folder
 from mmcalib.tasks.predict.summary import gallery_of, report_in_words
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
-CLASSES = [f'class {k}' for k in range(4)]
 TABLES = {'predictions.csv', 'settings.json', 'summary.json', 'gallery.html'}
 
 
@@ -76,28 +70,19 @@ def files_in(folder):
 
 @pytest.fixture
 def validation(photos, segmenting, tmp_path):
-    """The work dir of a test of the same model, which counted classes and objects."""
+    """The work dir of a test of the same model, which counted objects."""
     found = mmcalib.predict(*segmenting, photos).images
     folder, model = tmp_path / 'val', described(*segmenting)
     write_validation(folder, model, found, unlabelled=100)
     generator = torch.Generator().manual_seed(0)
-    counts, objects = [], []
+    objects = []
     for place in range(300):
-        image = found[place % len(found)]
-        conf = torch.from_numpy(image.confidence).flatten()
-        predicted = torch.from_numpy(image.predicted).flatten()
-        wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
-        rows = compute_outcomes(predictions_from_confidences(conf, ~wrong))
-        rows = rows._replace(ignored_conf=conf[:0])
-        counts.append(count_outcomes(rows, strata={'predicted': (predicted, 4)}))
-        for o in image.scores.objects:
+        for o in found[place % len(found)].scores.objects:
             iou = float(torch.rand((), generator=generator)) * o.expected_iou
             iou = math.nan if o.object == 2 else iou
             objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
     file = folder / 'calibration_val.npz'
-    statistics, tables = CalibrationStatistics.load(file), tables_of_images(counts)
-    statistics.image_class = tables['image_class']
-    statistics.image_class_bins = tables['image_class_bins']
+    statistics = CalibrationStatistics.load(file)
     statistics.objects = torch.tensor(objects, dtype=torch.float64)
     statistics.save(file)
     write_record_of(folder, model)
@@ -106,11 +91,9 @@ def validation(photos, segmenting, tmp_path):
 
 def test_files_hold_what_python_returns(photos, segmenting, out):
     expected = mmcalib.predict(*segmenting, photos, threshold=0.6).images
-    report = predict_to_folder(*segmenting, [photos], out, threshold=0.6, labels=True)
-    assert files_in(out) == {
-        *TABLES, 'objects.csv', *files_of(*'012'), *(f'labels/{n}.png' for n in '012')
-    }  # fmt: skip
-    objects, kept, pixels = table_in(out, 'objects.csv'), np.zeros(4), np.zeros(4)
+    report = predict_to_folder(*segmenting, [photos], out, threshold=0.6)
+    assert files_in(out) == {*TABLES, 'objects.csv', *files_of(*'012')}
+    objects = table_in(out, 'objects.csv')
     for image, row, line in zip(expected, rows_in(out), table_in(out), strict=True):
         assert row['image'] == line['image'] == image.scores.image
         assert row['confidence'] == float(line['confidence'])
@@ -128,39 +111,16 @@ def test_files_hold_what_python_returns(photos, segmenting, out):
             assert np.array_equal(arrays['objects'], image.objects)
             np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
         assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
-        mask = np.asarray(Image.open(out / 'labels' / f'{row["files"]}.png'))
-        assert mask.dtype == np.uint8
-        assert np.array_equal(mask, np.where(image.confidence > 0.6, image.predicted, 255))
-        pixels += np.bincount(image.predicted.ravel(), minlength=4)
-        kept += np.bincount(mask[mask < 255], minlength=4)
     summary, said = json.loads((out / 'summary.json').read_text()), report_in_words(report)
     assert summary['kept'] == report.scores.kept and said.startswith('3 images: mean confidence ')
-    for key, values in (('name', CLASSES), ('kept', kept.tolist()), ('pixels', pixels.tolist())):
-        assert [row[key] for row in summary['classes']] == values
-    k = int(pixels.argmax())
-    assert f'class {k}: {100 * kept[k] / pixels[k]:.1f} % of {pixels[k]:,.0f}, above 0.6' in said
 
 
-def test_a_validation_sets_thresholds_calibrates_objects_and_sorts_the_gallery(
-    photos, segmenting, validation, out
-):
+def test_a_validation_calibrates_objects_and_sorts_the_gallery(photos, segmenting, validation, out):
     options = dict(validation=validation, risk=0.5, probability=0.999)
     images = mmcalib.predict(*segmenting, photos, **options)
-    text = report_in_words(predict_to_folder(*segmenting, photos, out, labels=True, **options))
+    text = report_in_words(predict_to_folder(*segmenting, photos, out, **options))
     statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
-    table = statistics.image_class, statistics.image_class_bins
-    expected = class_thresholds(*table, CLASSES, 0.5, probability=0.999)
-    limits = [t.bound.threshold if t.bound else math.inf for t in expected]
-    assert len(set(limits)) > 1 and min(limits) < math.inf
-    summary = json.loads((out / 'summary.json').read_text())['classes']
-    for row, threshold, limit in zip(summary, expected, limits, strict=True):
-        assert row['threshold'] == (None if math.isinf(limit) else limit)
-        assert row['reason'] == threshold.reason
-    for number, image in enumerate(images.images):
-        mask = np.asarray(Image.open(out / f'labels/{number}.png'))
-        kept = image.confidence > np.array(limits)[image.predicted]
-        assert np.array_equal(mask, np.where(kept, image.predicted, 255))
-    again = predict_to_folder(*segmenting, photos, out, labels=True, **options)
+    again = predict_to_folder(*segmenting, photos, out, **options)
     assert again.before == 3 and again.scores == images.scores  # out of the files
     scores, bound = images.scores, images.scores.bound
     for part in (
@@ -204,25 +164,11 @@ def test_a_validation_sets_thresholds_calibrates_objects_and_sorts_the_gallery(
         predict_to_folder(*call, **evidence)
 
 
-def test_what_has_no_labels_is_refused(photos, segmenting, model, out, tmp_path):
-    found = mmcalib.predict(*segmenting, photos).images
-    write_validation(tmp_path / 'val', described(*segmenting), found)
-    options = dict(validation=tmp_path / 'val', risk=0.5, labels=True)
-    with pytest.raises(ValueError, match=r'has no counts of each class, .* --split val --objects'):
-        predict_to_folder(*segmenting, photos, out, **options)
-    with pytest.raises(ValueError, match='--labels requires a segmentor'):
-        predict_to_folder(*model, photos, out, labels=True)
-    assert not out.exists()
-    Image.open(photos / '0.png').save(photos / '0.jpg')
-    with pytest.raises(ValueError, match=r'0\.jpg and another image would share a file 0 '):
-        predict_to_folder(*segmenting, photos, out, labels=True)
-
-
 def test_the_tool_says_how_it_ended(photos, segmenting, tmp_path, run):
     (tmp_path / 'text.png').write_text('hello')
     call = 'predict.py', *segmenting
-    said = run(*call, photos, '--out', 'out', '--labels', '--threshold', 1.0)
-    assert '3 of 3 masks hold nothing but 255' in said
+    said = run(*call, photos, '--out', 'out', '--threshold', 1.0)
+    assert '0.0 % of the pixels above 1' in said
     said = run(*call, 'text.png', '--out', 'other', code=2)
     assert 'none of the 1 files can be predicted; ' in said
     said = run(*call, photos, '--out', 'text.png', code=2)
@@ -398,15 +344,13 @@ def test_predict_names_of_classes_with_a_new_line_are_escaped(
         content = torch.load(checkpoint, weights_only=False)
         content['meta']['dataset_meta'] = {'classes': classes[: 5 - number]}
         torch.save(content, tmp_path / f'{number}.pth')
-        labels = ['--labels'] * number
         command = 'predict.py', config, tmp_path / f'{number}.pth', photos
-        said = run(*command, '--out', f'out{number}', *labels)
+        said = run(*command, '--out', f'out{number}')
         assert '3 images: mean confidence' in said and '\nlines' not in said
-        assert r'two\nlines' in said or not labels
         assert len(list((tmp_path / f'out{number}/pictures').iterdir())) == 3
         names = {row['name'] for row in rows_in(tmp_path / f'out{number}')} - {None, ''}
         assert names <= {*classes}  # files keep them as they are
-        said = run(*command, '--out', f'out{number}', *labels)
+        said = run(*command, '--out', f'out{number}')
         assert '3 images (3 of them before)' in said
 
 

@@ -73,11 +73,6 @@ def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentor
         assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
         assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
         assert math.isnan(scores.expected_accuracy) and scores.label is None
-        for share in scores.classes:
-            inside = predicted == share['label']
-            expected = inside.sum(), (inside & (conf > 0.6)).sum()
-            assert (share['pixels'], share['kept']) == expected
-        assert sum(share['pixels'] for share in scores.classes) == predicted.numel()
         objects = find_map_objects(
             ImagePredictions(predicted=predicted[None], logits=logits[None].double())
         )
@@ -119,7 +114,7 @@ def test_a_classifiers_probabilities_are_the_mean_of_members_and_views(count, ph
         mean = probs.mean(0)
         np.testing.assert_allclose(image.probabilities, mean, atol=1e-5)
         assert image.predicted == scores.label == mean.argmax()
-        assert scores.name == f'class {mean.argmax()}' and scores.objects == scores.classes == ()
+        assert scores.name == f'class {mean.argmax()}' and scores.objects == ()
         assert image.confidence == pytest.approx(mean.max().item(), abs=1e-5)
         assert scores.kept == float(mean.max() > 0.5)
         information = (probs * probs.log()).sum(1).mean() - (mean * mean.log()).sum()
