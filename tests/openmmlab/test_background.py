@@ -1,4 +1,4 @@
-"""Protocols of the foreground leave out class 0, which may be no background."""
+"""Protocols of the foreground refuse data whose class 0 is no background."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ OTHERS = [
 ]
 
 
-def samples_with(reduced):
-    return [dict(sample, reduce_zero_label=reduced) for sample in segmented(3)]
+def samples_with(reduce_zero_label):
+    return [dict(sample, reduce_zero_label=reduce_zero_label) for sample in segmented(3)]
 
 
 @pytest.mark.parametrize('metric', FOREGROUND)
-def test_foreground_of_reduced_labels_is_refused(metric):
+def test_foreground_metric_reduced_labels_raises(metric):
     with pytest.raises(ValueError, match=r"reduce_zero_label.*'wall'"):
         Evaluator([metric()]).dataset_meta = dict(classes=['wall', 'sky'], reduce_zero_label=True)
     with pytest.raises(ValueError, match='reduce_zero_label'):
@@ -34,16 +34,17 @@ def test_foreground_of_reduced_labels_is_refused(metric):
 
 
 @pytest.mark.parametrize(
-    ('metric', 'reduced'), [(m, False) for m in FOREGROUND] + [(m, True) for m in OTHERS]
+    ('metric', 'reduced'),
+    [(metric, False) for metric in FOREGROUND] + [(metric, True) for metric in OTHERS],
 )
-def test_other_protocols_and_labels_are_measured(metric, reduced):
+def test_metric_labels_with_a_background_are_measured(metric, reduced):
     evaluator = Evaluator([metric()])
     evaluator.dataset_meta = dict(classes=['wall', 'sky'], reduce_zero_label=reduced)
     evaluator.process(samples_with(reduced))
     assert evaluator.evaluate(3)
 
 
-def test_training_foreground_of_reduced_labels_is_refused_before_it(run, tmp_path):
+def test_train_foreground_metric_of_reduced_labels_raises_before_training(run, tmp_path):
     write_voc(tmp_path / 'data/VOCdevkit/VOC2012')
     data = 'dataset=dict(reduce_zero_label=True)'
     Path('own.py').write_text(

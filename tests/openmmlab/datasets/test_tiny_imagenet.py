@@ -8,7 +8,7 @@ from mmcalib.openmmlab.datasets import TinyImageNet
 WNIDS = ['n00000003', 'n00000002', 'n00000001']
 
 
-def test_images_come_by_class_then_by_name_and_what_is_missing_is_named(tmp_path, monkeypatch):
+def test_tiny_imagenet_order_is_by_class_then_name(tmp_path, monkeypatch):
     root = write_tiny_imagenet(tmp_path)
     data = TinyImageNet(str(root), 'train')
     infos = [data.get_data_info(index) for index in range(len(data))]
@@ -18,8 +18,8 @@ def test_images_come_by_class_then_by_name_and_what_is_missing_is_named(tmp_path
     assert data.metainfo['classes'] == tuple(f'name of {wnid}, another' for wnid in WNIDS)
     monkeypatch.setenv('HOME', str(root.parent))
     data = TinyImageNet(f'~/{root.name}', 'val')
-    assert [each['gt_label'] for each in data] == [0, 0, 1, 1, 2, 2]
-    assert all(Path(each['img_path']).is_file() for each in data)
+    assert [sample['gt_label'] for sample in data] == [0, 0, 1, 1, 2, 2]
+    assert all(Path(sample['img_path']).is_file() for sample in data)
     with pytest.raises(ValueError, match=r"split must be one of .*, got 'test'"):
         TinyImageNet(str(root), 'test')
     (root / 'train' / WNIDS[1]).rename(root / 'elsewhere')

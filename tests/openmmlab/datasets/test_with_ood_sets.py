@@ -1,4 +1,4 @@
-"""Test data with unseen sets behind them; tests/runs/test_unseen_labels.py tests on them."""
+"""Test data followed by OOD sets; tests/runs/test_unseen_labels.py tests on them."""
 
 import pickle
 from types import SimpleNamespace
@@ -13,16 +13,22 @@ from mmcalib.openmmlab.hooks import KeepLogitsHook
 VAL = dict(type='Digits', split='val')
 
 
-def test_labels_of_the_sets():
+def test_with_ood_sets_labels_are_minus_the_set():
     pytest.importorskip('mmpretrain.datasets')
     test = dict(type='Digits', split='test', pipeline=[dict(type='PackInputs')])
-    sets = dict(near=dict(val=VAL), far=dict(noise=dict(VAL, noise=2.0)))
+    config = dict(
+        type='WithOODSets',
+        dataset=test,
+        near=dict(val=VAL),
+        far=dict(noise=dict(VAL, noise=2.0)),
+    )
     with DefaultScope.overwrite_default_scope('mmpretrain'):
-        dataset = DATASETS.build(dict(type='WithOODSets', dataset=test, **sets))
+        dataset = DATASETS.build(config)
     assert len(pickle.loads(pickle.dumps(dataset))) == len(dataset) == 797 + 200 + 200
     assert dataset.metainfo['ood_sets'] == dict(near=['val'], far=['noise'])
     assert dataset.metainfo['classes'] == Digits.METAINFO['classes']
-    first, last = (Digits('test')[n]['gt_label'] for n in (0, 796))
+    first = Digits('test')[0]['gt_label']
+    last = Digits('test')[796]['gt_label']
     for index, label in ((0, first), (796, last), (797, -1), (996, -1), (997, -2), (1196, -2)):
         assert dataset[index]['data_samples'].gt_label.tolist() == [label]
         assert dataset.get_data_info(index)['gt_label'] == label
@@ -31,7 +37,7 @@ def test_labels_of_the_sets():
         dataset[1197]
 
 
-def test_names_and_pipelines_of_sets():
+def test_with_ood_sets_invalid_name_raises_and_pipeline_is_shared():
     twice = dict(near={'a': 0}, far={'a': 0})
     for sets in ({}, dict(near={'near': 0}), twice, dict(far={'a/b': 0})):
         with pytest.raises(ValueError, match='near and far must be dicts of OOD sets'):
@@ -54,8 +60,9 @@ class Broken(torch.nn.Module):
         return [None] * len(x)
 
 
-def test_logits_that_are_not_one_row_a_sample():
-    hook, model = KeepLogitsHook(), Broken()
+def test_keep_logits_hook_other_number_of_rows_raises():
+    hook = KeepLogitsHook()
+    model = Broken()
     hook.before_test(SimpleNamespace(model=model))
     with pytest.raises(ValueError, match=r'returned \(6, 3\) for 3 samples'):
         model(torch.zeros(3, 2))

@@ -1,4 +1,4 @@
-"""Real decode heads with FusedUpsamplingHook do what they do without, or stay as they are."""
+"""Decode heads of mmseg with FusedUpsamplingHook: the same losses, or left as they are."""
 
 import copy
 import logging
@@ -38,8 +38,8 @@ LEFT_ALONE = {
 }
 
 
-def loop(model):
-    """What the hook asks of a Runner."""
+def fake_runner(model):
+    """The attributes of a Runner that the hook reads."""
     return SimpleNamespace(model=model, logger=logging.getLogger('fused'))
 
 
@@ -59,43 +59,44 @@ def one_step(model, batch):
 
 
 @pytest.mark.parametrize('name', HEADS)
-def test_losses_and_gradients_of_a_model_are_the_same(name):
+def test_fused_upsampling_hook_losses_and_gradients_are_the_same(name):
     batch = scenes(3, batch_size=3)[0]
     model = segmentor(HEADS[name], auxiliary_head=fcn_head(loss_decode=MBLS))
     expected, grads = one_step(model, batch)
     hook = HOOKS.build(dict(type='FusedUpsamplingHook'))
-    hook.before_train(loop(model))
+    hook.before_train(fake_runner(model))
     assert all('loss_by_feat' in vars(head) for head in decode_heads(model).values())
     losses, fused_grads = one_step(model, batch)
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(fused_grads, grads, rtol=1e-4, atol=1e-6)
-    hook.after_train(loop(model))
+    hook.after_train(fake_runner(model))
     assert not any('loss_by_feat' in vars(head) for head in decode_heads(model).values())
 
 
 @pytest.mark.parametrize('reason', LEFT_ALONE)
-def test_other_heads_are_left_alone_and_named_once(reason, caplog):
+def test_fused_upsampling_hook_other_head_is_left_and_named_once(reason, caplog):
     model = segmentor(LEFT_ALONE[reason], auxiliary_head=fcn_head(loss_decode=MBLS))
     with caplog.at_level(logging.INFO):
-        FusedUpsamplingHook().before_train(loop(model))
+        FusedUpsamplingHook().before_train(fake_runner(model))
     left, fused = [record.message for record in caplog.records]
     assert 'decode_head is left as it is' in left and reason in left
     assert 'auxiliary_head computes' in fused
     assert 'loss_by_feat' not in vars(model.decode_head)
 
 
-def test_a_loss_that_is_watched_gets_all_logits():
+def test_fused_upsampling_hook_watched_loss_gets_all_logits():
     model = segmentor(fcn_head(loss_decode=MBLS))
-    FusedUpsamplingHook().before_train(loop(model))
-    batch, seen = scenes(2)[0], []
+    FusedUpsamplingHook().before_train(fake_runner(model))
+    batch = scenes(2)[0]
+    shapes = []
     watch = model.decode_head.loss_decode.register_forward_hook(
-        lambda loss, args, output: seen.append(args[0].shape)
+        lambda loss, args, output: shapes.append(args[0].shape)
     )
     one_step(model, batch)
     watch.remove()
     one_step(model, batch)
-    assert seen == [(2, 4, 16, 20)]
-    twin = copy.deepcopy(model)  # computes its own losses
-    assert twin.decode_head.loss_by_feat.__self__ is twin.decode_head
+    assert shapes == [(2, 4, 16, 20)]
+    copied = copy.deepcopy(model)
+    assert copied.decode_head.loss_by_feat.__self__ is copied.decode_head
     with pytest.raises(ValueError, match='FusedUpsamplingHook is for decode heads'):
-        FusedUpsamplingHook().before_train(loop(nn.Linear(2, 2)))
+        FusedUpsamplingHook().before_train(fake_runner(nn.Linear(2, 2)))

@@ -1,4 +1,4 @@
-"""Losses that learn from the validations of their training: what counts, ranks, resuming."""
+"""Losses that learn from the validations of their training, on ranks and after resuming."""
 
 from types import SimpleNamespace
 
@@ -17,22 +17,23 @@ from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.runs.resume import ResumeHook
 
-KINDS = {
+LOSSES = {
     'cals': lambda: CALSLoss(K, margin=2.0, rho_interval=2),
     'ada focal': lambda: AdaFocalLoss(num_bins=3),
 }
 
 
-def learn(work_dir, kind, *hooks, **options):
-    loss = CombinedLoss([KINDS[kind](), torch.nn.CrossEntropyLoss()])
+def learn(work_dir, name, *hooks, **options):
+    loss = CombinedLoss([LOSSES[name](), torch.nn.CrossEntropyLoss()])
     runner = train(work_dir, loss, LearnFromValidationHook(), ResumeHook(), *hooks, **options)
     return runner, runner.model.loss.losses[0].state_dict()
 
 
-def test_the_average_of_the_weights_is_validated_and_the_trained_loss_learns(tmp_path):
+def test_learn_from_validation_hook_with_ema_equals_loop(tmp_path):
     ema = dict(type='EMAHook', update_buffers=True)
     runner, state = learn(tmp_path, 'cals', ema, epochs=8, val_interval=2)
-    rows, multipliers = runner.model.validated, [1e-6] * K
+    rows = runner.model.validated
+    multipliers = [1e-6] * K
     assert len(rows) == 28
     for start, rho in zip(range(0, 28, 7), (1.0, 1.0, 1.2, 1.2), strict=True):
         part = rows[start : start + 7]
@@ -41,38 +42,41 @@ def test_the_average_of_the_weights_is_validated_and_the_trained_loss_learns(tmp
     assert state['last_penalty'].item() == pytest.approx(penalty, rel=1e-4)
     logged = runner.message_hub.get_scalar('train/multiplier_max').current()
     assert logged == pytest.approx(max(multipliers), rel=1e-4)
-    runner.val()  # no training's
+    runner.val()  # This validation is not part of a training.
     assert state['num_updates'] == 4
 
 
 @pytest.mark.usefixtures('no_pause')
-@pytest.mark.parametrize(('kind', 'by_epoch'), [('cals', True), ('ada focal', False)])
-def test_killed_and_resumed_it_learns_the_same(kind, by_epoch, tmp_path):
-    _, expected = learn(tmp_path / 'whole', kind, by_epoch=by_epoch)
+@pytest.mark.parametrize(('name', 'by_epoch'), [('cals', True), ('ada focal', False)])
+def test_learn_from_validation_hook_killed_and_resumed_equals_whole(name, by_epoch, tmp_path):
+    _, expected = learn(tmp_path / 'whole', name, by_epoch=by_epoch)
     # The checkpoint of a step is saved before its validation, which is killed here.
     with pytest.raises(Killed):
-        learn(tmp_path / 'killed', kind, by_epoch=by_epoch, kill_at=2)
-    _, state = learn(tmp_path / 'killed', kind, by_epoch=by_epoch, resume=True)
+        learn(tmp_path / 'killed', name, by_epoch=by_epoch, kill_at=2)
+    _, state = learn(tmp_path / 'killed', name, by_epoch=by_epoch, resume=True)
     torch.testing.assert_close(state, expected, rtol=0, atol=0)
 
 
-def test_what_cannot_work_is_said_before_training():
-    warned, val, other = [], *(dict(dataset=dict(type='A', ann_file=f)) for f in ('val', 'train'))
-    runner = SimpleNamespace(logger=SimpleNamespace(warning=warned.append), val_loop=True)
+def test_learn_from_validation_hook_unsuitable_run_warns_or_raises():
+    warnings = []
+    val = dict(dataset=dict(type='A', ann_file='val'))
+    other = dict(dataset=dict(type='A', ann_file='train'))
+    runner = SimpleNamespace(logger=SimpleNamespace(warning=warnings.append), val_loop=True)
     runner.model = torch.nn.Sequential(CALSLoss(K))
     for test in (val, other, None):
         runner.cfg = dict(val_dataloader=val, test_dataloader=test)
         LearnFromValidationHook().before_train(runner)
-    (message,) = warned
+    (message,) = warnings
     assert 'which a CALSLoss learns from, are the test data too' in message
     for model, val_loop in ((torch.nn.ReLU(), True), (CALSLoss(K), None)):
-        runner.model, runner.val_loop = model, val_loop
+        runner.model = model
+        runner.val_loop = val_loop
         with pytest.raises(ValueError, match='needs a CALSLoss or an AdaFocalLoss in the model'):
             LearnFromValidationHook().before_train(runner)
 
 
 def validate(losses, samples, size):
-    """Let a hook see a validation without a Runner."""
+    """Run the hook over a validation without a Runner."""
     hook = LearnFromValidationHook()
     hook._losses = losses
     hook.before_val(None)
@@ -84,28 +88,32 @@ def validate(losses, samples, size):
     hook.after_val_epoch(SimpleNamespace(val_loop=loop, message_hub=hub))
 
 
-def rows_of(sample):
+def valid_logits(sample):
     """The logits of all valid predictions, for a classifier up to a constant."""
     if 'pred_score' in sample:
         return [sample['pred_score'].log().tolist()]
-    return sample['seg_logits']['data'][:, sample['gt_sem_seg']['data'][0] != 255].T.tolist()
+    valid = sample['gt_sem_seg']['data'][0] != 255
+    return sample['seg_logits']['data'][:, valid].T.tolist()
 
 
 @pytest.mark.parametrize('samples', [classified(12, K), segmented(3, K)], ids=['rows', 'maps'])
-def test_a_validation_of_either_toolbox(samples):
+def test_learn_from_validation_hook_samples_of_both_toolboxes_equals_loop(samples):
     losses = [CALSLoss(K, margin=1.0), CALSLoss(K, margin=2.0), AdaFocalLoss(num_bins=3)]
     validate(losses, samples, len(samples))
-    rows = [row for sample in samples for row in rows_of(sample)]
+    rows = [row for sample in samples for row in valid_logits(sample)]
     for loss in losses[:2]:
         expected, _ = references.cals_update(rows, [1e-6] * K, 1.0, loss.margin)
         assert loss.multipliers.tolist() == pytest.approx(expected, rel=1e-4)
-    options = dict(rate=1.0, lowest=-2.0, highest=20.0, switch=0.2)
-    edges, gammas = references.ada_focal_update(*flatten(samples), [1.0] * 3, **options)
-    assert losses[2].edges.tolist() == pytest.approx(edges, rel=1e-3) and len(set(gammas)) == 3
+    conf, correct = flatten(samples)
+    edges, gammas = references.ada_focal_update(
+        conf, correct, [1.0] * 3, rate=1.0, lowest=-2.0, highest=20.0, switch=0.2
+    )
+    assert len(set(gammas)) == 3
+    assert losses[2].edges.tolist() == pytest.approx(edges, rel=1e-3)
     assert losses[2].gammas.tolist() == pytest.approx(gammas, rel=5e-3)
 
 
-def test_bins_of_few_tied_or_many_confidences():
+def test_edges_and_gaps_tied_confidences_share_bins():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
     narrow = count_predictions(
         read_arrays(conf=conf, correct=torch.tensor([True, False, True, True]))
@@ -115,22 +123,28 @@ def test_bins_of_few_tied_or_many_confidences():
     edges, gaps = edges_and_gaps(narrow, 8)
     assert edges == pytest.approx([0.5] * 3 + [0.7] * 2 + [0.9] * 2)
     assert gaps == pytest.approx([0.0] * 4 + [-0.3] * 2 + [-0.1] * 2)
-    logits = logits_in(dict(pred_score=torch.tensor([1.0, 0.0])))  # the least there is
+    logits = logits_in(dict(pred_score=torch.tensor([1.0, 0.0])))
     assert logits.isfinite().all() and -88 < logits[1] < -87
 
 
 def _learn(rank, folder):
     samples = classified(7, K)
-    dealt = samples if rank is None else (samples + samples[:1])[rank::2]  # the last is padding
-    losses = [loss() for loss in KINDS.values()]
-    validate(losses, dealt, len(samples))
+    share = samples
+    if rank is not None:
+        padded = samples + samples[:1]
+        share = padded[rank::2]
+    losses = [loss() for loss in LOSSES.values()]
+    validate(losses, share, len(samples))
     torch.save([loss.state_dict() for loss in losses], f'{folder}/{rank}.pth')
 
 
-def test_two_ranks_learn_what_one_does(tmp_path):
+def test_learn_from_validation_hook_two_ranks_equal_one(tmp_path):
     on_ranks(_learn, 2, str(tmp_path))
     _learn(None, tmp_path)
-    alone, first, second = (torch.load(tmp_path / f'{rank}.pth') for rank in (None, 0, 1))
+    expected = torch.load(tmp_path / 'None.pth')
+    first = torch.load(tmp_path / '0.pth')
+    second = torch.load(tmp_path / '1.pth')
     torch.testing.assert_close(first, second, rtol=0, atol=0)
-    torch.testing.assert_close(first, alone)
-    assert alone[1]['gammas'].unique().numel() > 1 and alone[0]['num_updates'] == 1
+    torch.testing.assert_close(first, expected)
+    assert expected[0]['num_updates'] == 1
+    assert expected[1]['gammas'].unique().numel() > 1

@@ -1,4 +1,4 @@
-"""Hooks on the loss while it trains: a parameter by a schedule, and the logit distances."""
+"""Hooks of losses: the schedule of a parameter, and the logit distances."""
 
 from types import SimpleNamespace
 
@@ -13,8 +13,10 @@ from mmcalib.losses import CalibrationLoss, CombinedLoss, MarginLabelSmoothingLo
 from mmcalib.openmmlab.hooks import LogitDistanceHook, LossScheduleHook
 from mmcalib.openmmlab.hooks.logit_distance_hook import find_loss, logit_distances
 
-MBLS, CE = dict(type='MarginLabelSmoothingLoss'), dict(type='mmseg.CrossEntropyLoss')
-EPOCHS, VALUES = [10] * 3 + [8] * 6 + [1] * 3, {0: 10.0, 1: 8.0, 3: 1.0}
+MBLS = dict(type='MarginLabelSmoothingLoss')
+CE = dict(type='mmseg.CrossEntropyLoss')
+VALUES = {0: 10.0, 1: 8.0, 3: 1.0}
+MARGINS = [10] * 3 + [8] * 6 + [1] * 3  # of 4 epochs of 3 iterations
 
 
 def schedule(
@@ -27,17 +29,17 @@ def schedule(
     )
 
 
-def test_a_schedule_of_epochs_and_its_resuming(tmp_path):
+def test_loss_schedule_hook_epochs_resumed_equals_whole(tmp_path):
     runner = schedule(tmp_path / 'whole', epochs=4)
-    assert runner.model.noted == EPOCHS
+    assert runner.model.noted == MARGINS
     assert runner.message_hub.get_scalar('train/margin').current() == 1
     schedule(tmp_path / 'parts', epochs=2)
-    assert schedule(tmp_path / 'parts', epochs=4, resume=True).model.noted == EPOCHS[6:]
+    assert schedule(tmp_path / 'parts', epochs=4, resume=True).model.noted == MARGINS[6:]
 
 
 @pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize('epochs', [True, False])
-def test_a_schedule_of_iterations(epochs, tmp_path):
+def test_loss_schedule_hook_iterations_set_values(epochs, tmp_path):
     values = {6: 8.0, 4: 9.0, 0: 10.0}
     runner = schedule(tmp_path, values=values, by_epoch=False, loop_by_epoch=epochs)
     assert runner.model.noted == [10] * 4 + [9] * 2 + [8] * 3
@@ -46,7 +48,7 @@ def test_a_schedule_of_iterations(epochs, tmp_path):
             schedule(tmp_path, loop_by_epoch=False)
 
 
-def test_a_schedule_that_cannot_be_is_refused_before_training(tmp_path):
+def test_loss_schedule_hook_invalid_values_raise_before_training(tmp_path):
     for parameter, values, message in (
         ('margin', {0: 1.0, 9: -2.0}, r'margin must be .* at least 0, got -2'),
         ('gamma', {0: 1.0}, "no calibration loss .* has a 'gamma'"),
@@ -58,7 +60,7 @@ def test_a_schedule_that_cannot_be_is_refused_before_training(tmp_path):
             schedule(tmp_path, parameter, values)
 
 
-def test_losses_of_either_toolbox_are_found():
+def test_loss_hooks_losses_of_both_toolboxes_are_found():
     linear = dict(type='mmpretrain.LinearClsHead', num_classes=3, in_channels=4, loss=MBLS)
     maps = segmentor(fcn_head(loss_decode=[MBLS, CE]), auxiliary_head=fcn_head(loss_decode=MBLS))
     for model in (MODELS.build(linear), maps, CombinedLoss([MarginLabelSmoothingLoss()])):
@@ -67,8 +69,9 @@ def test_losses_of_either_toolbox_are_found():
         hook = LossScheduleHook('margin', values=VALUES)
         hook.before_train(runner)
         hook.before_train_epoch(runner)
-        losses = [each for each in model.modules() if isinstance(each, CalibrationLoss)]
-        assert [each.margin for each in losses] == [8.0] * (2 if model is maps else 1)
+        losses = [module for module in model.modules() if isinstance(module, CalibrationLoss)]
+        assert len(losses) == (2 if model is maps else 1)
+        assert all(loss.margin == 8.0 for loss in losses)
     assert find_loss(maps) is maps.decode_head.loss_decode[0]
     del maps.decode_head
     assert find_loss(maps) is maps.auxiliary_head.loss_decode
@@ -77,29 +80,35 @@ def test_losses_of_either_toolbox_are_found():
 
 
 @pytest.mark.parametrize('shape', [(7, 4), (2, 5, 3, 4)])
-def test_distances_equal_a_loop_over_rows(shape):
+def test_logit_distances_equal_a_loop(shape):
     torch.manual_seed(0)
-    logits, target = 4 * torch.randn(shape), torch.randint(shape[1], (shape[0], *shape[2:]))
+    logits = 4 * torch.randn(shape)
+    target = torch.randint(shape[1], (shape[0], *shape[2:]))
     target.view(-1)[1] = 255
-    rows = zip(logits.movedim(1, -1).reshape(-1, shape[1]).tolist(), target.flatten(), strict=True)
-    distances = [max(row) - logit for row, label in rows if label != 255 for logit in row]
+    rows = logits.movedim(1, -1).reshape(-1, shape[1]).tolist()
+    distances = []
+    for row, label in zip(rows, target.flatten(), strict=True):
+        if label != 255:
+            distances += [max(row) - logit for logit in row]
+    above_margin = [distance for distance in distances if distance > 3]
+    expected = {
+        'mean': sum(distances) / len(distances),
+        'max': max(distances),
+        'above_margin': 100 * len(above_margin) / len(distances),
+    }
     values = logit_distances(logits, target, margin=3.0, ignore_index=255)
-    assert {key: value.item() for key, value in values.items()} == pytest.approx(
-        {
-            'mean': sum(distances) / len(distances),
-            'max': max(distances),
-            'above_margin': 100 * sum(each > 3 for each in distances) / len(distances),
-        },
-        rel=1e-5,
-    )
-    soft = logit_distances(logits, torch.rand(shape), ignore_index=255)  # no label is ignored
-    assert soft['max'] >= values['max'] and 'above_margin' not in soft
+    actual = {key: value.item() for key, value in values.items()}
+    assert actual == pytest.approx(expected, rel=1e-5)
+    # Probabilities as the target have no label that is ignored.
+    soft = logit_distances(logits, torch.rand(shape), ignore_index=255)
+    assert soft['max'] >= values['max']
+    assert 'above_margin' not in soft
 
 
-def test_distances_are_measured_only_where_they_are_due(tmp_path):
+def test_logit_distance_hook_measures_by_the_interval(tmp_path):
     loss = MarginLabelSmoothingLoss(margin=0.5)
-    hooked = lambda loss: len(loss._forward_hooks)  # noqa: E731
-    runner = train(tmp_path, loss, LogitDistanceHook(interval=3), note=hooked)
+    hook = LogitDistanceHook(interval=3)
+    runner = train(tmp_path, loss, hook, note=lambda loss: len(loss._forward_hooks))
     assert runner.model.noted == [1, 0, 1, 0, 0, 1, 0, 0, 1] and not loss._forward_hooks
     for name in ('mean', 'max', 'above_margin'):
         history = runner.message_hub.get_scalar(f'train/logit_distance_{name}')

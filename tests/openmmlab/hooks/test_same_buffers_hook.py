@@ -1,4 +1,4 @@
-"""One model on all processes."""
+"""All processes validate one model."""
 
 from types import SimpleNamespace
 
@@ -22,12 +22,13 @@ def buffers(rank):
 
 def _share(rank):
     model = nn.BatchNorm1d(2)
-    for number, buffer in enumerate(buffers(rank)):
-        model.register_buffer(f'own_{number}', buffer)
+    for index, buffer in enumerate(buffers(rank)):
+        model.register_buffer(f'buffer_{index}', buffer)
     SameBuffersHook().before_val_epoch(SimpleNamespace(model=model))
-    found = list(model.buffers())[-len(buffers(0)) :]
-    torch.testing.assert_close(found, buffers(0), rtol=0, atol=0)
+    expected = buffers(0)
+    actual = list(model.buffers())[-len(expected) :]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-def test_all_processes_have_the_buffers_of_the_first():
+def test_same_buffers_hook_all_ranks_have_those_of_the_first():
     on_ranks(_share, 3)

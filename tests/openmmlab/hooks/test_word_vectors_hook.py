@@ -15,11 +15,11 @@ def config(folder):
     for key in DATALOADERS:
         cfg[key].dataset.update(data_root=str(folder / 'data'), num_val=9, length=30)
     cfg.model.backbone.update(vectors=str(folder / 'glove.txt'), embed_dims=6)
-    cfg.custom_hooks.append(dict(type='EMAHook'))  # which copies the model
+    cfg.custom_hooks.append(dict(type='EMAHook'))  # It copies the model.
     return cfg
 
 
-def test_a_checkpoint_is_tested_on_its_own_words_alone(tmp_path):
+def test_word_vectors_hook_checkpoint_of_other_words_raises(tmp_path):
     write_posts(tmp_path / 'data')
     write_vectors(tmp_path / 'glove.txt')
     cfg = config(tmp_path)
@@ -29,11 +29,13 @@ def test_a_checkpoint_is_tested_on_its_own_words_alone(tmp_path):
     stored = torch.load(checkpoint, weights_only=False)
     assert stored['meta']['dataset_meta']['words'] == words
     for key in ('state_dict', 'ema_state_dict'):
-        (table,) = (v for k, v in stored[key].items() if k.endswith('embedding.weight'))
-        for place, word in enumerate(words):
-            assert (table[place + 1] == {'the': 1, 'group0': 2, 'group1': 3}.get(word, 0)).all()
+        tables = [stored[key][name] for name in stored[key] if name.endswith('embedding.weight')]
+        (table,) = tables
+        for word_id, word in enumerate(words, 1):
+            expected = {'the': 1, 'group0': 2, 'group1': 3}.get(word, 0)
+            assert (table[word_id] == expected).all()
 
-    (tmp_path / 'glove.txt').unlink()  # a test needs no vectors
+    (tmp_path / 'glove.txt').unlink()  # A test does not read the vectors.
     tested = test_checkpoint(config(tmp_path), checkpoint)
     for key in ('accuracy/top1', 'calibration/ECE'):
         assert tested[key] == metrics[key] >= 0

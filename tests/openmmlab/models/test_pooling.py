@@ -26,7 +26,7 @@ def reference(net, ids):
 
 
 @pytest.mark.parametrize('number', [1, 16, 37])
-def test_leaving_out_padding_changes_nothing(number):
+def test_global_pooling_cnn_padding_left_out_equals_reference(number):
     net = GlobalPoolingCNN(num_words=30, embed_dims=6, channels=8).double()
     ids = texts(number, 90, 30)
     results = []
@@ -38,7 +38,7 @@ def test_leaving_out_padding_changes_nothing(number):
     torch.testing.assert_close(*results)
 
 
-def test_the_sizes_are_the_papers():
+def test_global_pooling_cnn_sizes_are_those_of_the_paper():
     net = MODELS.build(dict(type='GlobalPoolingCNN'))
     assert net(texts(3, 1000, 2000))[0].shape == (3, 128)
     assert [tuple(p.shape) for p in net.parameters() if p.requires_grad and p.ndim > 1] == [
@@ -49,9 +49,9 @@ def test_the_sizes_are_the_papers():
     assert torch.equal(net.embedding.weight, before) and (before[0] == 0).all()
 
 
-def test_given_vectors_are_frozen_and_unknown_words_zero(tmp_path):
+def test_set_words_vectors_are_frozen_and_unknown_words_zero(tmp_path):
     path = write_vectors(tmp_path / 'glove.txt')
-    path.write_text(path.read_text() + 'the 9 9 9 9 9 9\n')  # of two, the first
+    path.write_text(path.read_text() + 'the 9 9 9 9 9 9\n')  # The first of two counts.
     net = GlobalPoolingCNN(num_words=5, vectors=str(path), embed_dims=6)
     net.set_words(['group1', 'unknown', 'the'])
     weight = net.embedding.weight
@@ -62,7 +62,7 @@ def test_given_vectors_are_frozen_and_unknown_words_zero(tmp_path):
         GlobalPoolingCNN(vectors=str(tmp_path / 'nowhere.txt')).set_words(['the'])
 
 
-def test_cells_of_a_grid_are_averages_channel_by_channel():
+def test_grid_average_pooling_cells_are_averages_by_channel():
     maps = torch.randn(2, 3, 8, 8), torch.randn(2, 5, 4, 4)
     first, second = GridAveragePooling(size=2)(maps)
     cells = maps[0].view(2, 3, 2, 4, 2, 4).mean(dim=(3, 5))

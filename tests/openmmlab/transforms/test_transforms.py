@@ -1,4 +1,4 @@
-"""Corruptions hold to their published parameters, and to nothing but the image and the seed."""
+"""Corruptions have their published parameters, and depend only on the image and the seed."""
 
 import io
 import sys
@@ -30,7 +30,7 @@ def corrupted(corruption, severity=3, image=PHOTO, **options):
     return TRANSFORMS.build(options)({'img': image.copy()})['img']
 
 
-def test_the_groups_hold_the_published_fifteen_and_four():
+def test_select_corruptions_groups_are_the_published_ones():
     assert len(BENCHMARK) == 15 and len(CORRUPTION_GROUPS['holdout']) == 4
     assert select_corruptions(['benchmark', 'holdout']) == CORRUPTIONS
     assert select_corruptions(['all']) == CORRUPTIONS
@@ -41,7 +41,7 @@ def test_the_groups_hold_the_published_fifteen_and_four():
 
 @needs_extra
 @pytest.mark.parametrize('name', CORRUPTIONS)
-def test_only_the_image_and_the_options_decide(name):
+def test_corrupt_same_image_and_options_same_result(name):
     np.random.seed(1)
     state = np.random.get_state()[1].copy()
     first = corrupted(name)
@@ -64,55 +64,58 @@ def test_only_the_image_and_the_options_decide(name):
 
 @needs_extra
 @pytest.mark.parametrize('severity', [1, 3, 5])
-def test_severities_are_the_published_ones(severity):
+def test_corrupt_severities_are_the_published_ones(severity):
     """Parameters of Hendrycks and Dietterich's code, in a row of five each."""
-    row, grey = severity - 1, np.full((160, 160, 3), 128, np.uint8)
-    deviation = [0.08, 0.12, 0.18, 0.26, 0.38][row]
+    index = severity - 1
+    grey = np.full((160, 160, 3), 128, np.uint8)
+    deviation = [0.08, 0.12, 0.18, 0.26, 0.38][index]
     noise = deviation * np.random.default_rng(0).standard_normal(100_000)
     expected = (128 / 255 + noise).clip(0, 1).std()
-    found = corrupted('gaussian_noise', severity, grey)
-    assert found.std() / 255 == pytest.approx(expected, rel=0.02)
+    noisy = corrupted('gaussian_noise', severity, grey)
+    assert noisy.std() / 255 == pytest.approx(expected, rel=0.02)
     changed = np.isin(corrupted('impulse_noise', severity, grey), (0, 255)).mean()
-    assert changed == pytest.approx([0.03, 0.06, 0.09, 0.17, 0.27][row], rel=0.05)
+    assert changed == pytest.approx([0.03, 0.06, 0.09, 0.17, 0.27][index], rel=0.05)
     file = io.BytesIO()
-    Image.fromarray(PHOTO).save(file, 'JPEG', quality=[25, 18, 15, 10, 7][row])
-    found = corrupted('jpeg_compression', severity, channel_order='rgb')
-    np.testing.assert_array_equal(found, np.asarray(Image.open(file)))
+    Image.fromarray(PHOTO).save(file, 'JPEG', quality=[25, 18, 15, 10, 7][index])
+    actual = corrupted('jpeg_compression', severity, channel_order='rgb')
+    np.testing.assert_array_equal(actual, np.asarray(Image.open(file)))
 
 
 @needs_extra
 @pytest.mark.parametrize('order', ['bgr', 'rgb'])
-def test_a_grey_image_is_three_equal_colours_and_keeps_red(order):
+def test_corrupt_grey_image_equals_red_of_three_equal_channels(order):
     grey = PHOTO[..., 0]
     for name in ('gaussian_noise', 'frost', 'jpeg_compression'):
-        of_three = corrupted(name, image=np.stack([grey] * 3, axis=2), channel_order='rgb')
+        three_channels = np.stack([grey] * 3, axis=2)
+        expected = corrupted(name, image=three_channels, channel_order='rgb')[..., 0]
         for image in (grey, grey[..., None]):
-            found = corrupted(name, image=image, channel_order=order)
-            np.testing.assert_array_equal(found, of_three[..., 0].reshape(image.shape))
+            actual = corrupted(name, image=image, channel_order=order)
+            np.testing.assert_array_equal(actual, expected.reshape(image.shape))
 
 
 @needs_extra
 @pytest.mark.parametrize('dtype', [np.float32, np.float64, np.uint16, np.uint8])
-def test_values_of_a_range_are_brought_to_8_bits_and_back(dtype):
-    whole = np.issubdtype(dtype, np.integer)
-    low, high = (10, 231.9) if whole else (-1.5, 2.5)
+def test_corrupt_value_range_equals_8_bits_and_back(dtype):
+    is_integer = np.issubdtype(dtype, np.integer)
+    low, high = (10, 231.9) if is_integer else (-1.5, 2.5)
     scale = (high - low) / 255
-    given = low + PHOTO * scale
-    given = (np.rint(given) if whole else given).astype(dtype)
-    found = corrupted('shot_noise', image=given, value_range=(low, high))
-    levels = np.rint((given.astype(float) - low) / scale).astype(np.uint8)
+    values = low + PHOTO * scale
+    if is_integer:
+        values = np.rint(values)
+    image = values.astype(dtype)
+    actual = corrupted('shot_noise', image=image, value_range=(low, high))
+    levels = np.rint((image.astype(float) - low) / scale).astype(np.uint8)
     expected = low + corrupted('shot_noise', image=levels) * scale
-    np.testing.assert_allclose(found, expected, atol=0.5 if whole else 1e-6)
-    assert found.dtype == dtype
-    outside = np.array([[-9.0, -1, 0, 1, 9]])  # is clipped
-    one, other = (
-        corrupted('contrast', image=x, value_range=(-1, 1)) for x in (outside, outside.clip(-1, 1))
-    )
-    np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(actual, expected, atol=0.5 if is_integer else 1e-6)
+    assert actual.dtype == dtype
+    outside = np.array([[-9.0, -1, 0, 1, 9]])
+    actual = corrupted('contrast', image=outside, value_range=(-1, 1))
+    expected = corrupted('contrast', image=outside.clip(-1, 1), value_range=(-1, 1))
+    np.testing.assert_array_equal(actual, expected)
 
 
 @needs_extra
-def test_what_cannot_be_is_refused():
+def test_corrupt_invalid_option_or_image_raises():
     for options, message in (
         (dict(corruption='rain'), "one of .*'fog'.*got 'rain'"),
         (dict(severity=6), 'severity must be .*, 5.*, got 6'),
@@ -128,7 +131,7 @@ def test_what_cannot_be_is_refused():
 
 
 @needs_extra
-def test_what_is_done_pixel_by_pixel_takes_any_size():
+def test_check_size_small_image_names_corruptions():
     for name in PIXELWISE:
         assert corrupted(name, image=PHOTO[:2, :3]).shape == (2, 3, 3)
     with pytest.raises(ValueError, match=r'leave out snow, pixelate\.'):
@@ -136,7 +139,7 @@ def test_what_is_done_pixel_by_pixel_takes_any_size():
     check_size((LEAST_SIZE, LEAST_SIZE, 3), CORRUPTIONS)
 
 
-def test_a_missing_extra_says_what_to_install(monkeypatch):
+def test_corrupt_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, 'imagecorruptions', None)
     corruption_function.cache_clear()
     with pytest.raises(ValueError, match=r"pip install 'mmcalib\[shift\]'"):
@@ -145,12 +148,12 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     corruption_function.cache_clear()
 
 
-def test_classes_that_were_not_trained_get_a_label():
-    given = {0: 0, 1: 255, 2: 1, 3: 255}
+def test_label_untrained_classes_ignored_classes_get_the_label():
+    original = {0: 0, 1: 255, 2: 1, 3: 255}
     transform = LabelUntrainedClasses(ood_index=254)
-    assert transform({'label_map': given}) == {'label_map': {0: 0, 1: 254, 2: 1, 3: 254}}
-    assert given == {0: 0, 1: 255, 2: 1, 3: 255}
-    for label_map, loaded in ((None, {}), (given, {'gt_seg_map': None}), ({0: 254, 1: 255}, {})):
+    assert transform({'label_map': original}) == {'label_map': {0: 0, 1: 254, 2: 1, 3: 254}}
+    assert original == {0: 0, 1: 255, 2: 1, 3: 255}
+    for label_map, loaded in ((None, {}), (original, {'gt_seg_map': None}), ({0: 254, 1: 255}, {})):
         with pytest.raises(ValueError, match=r'before LoadAnnotations, .* ood_index=254 be new'):
             transform({'label_map': label_map, **loaded})
     with pytest.raises(ValueError, match='below 255, which is ignored: 255'):
