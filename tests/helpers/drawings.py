@@ -6,6 +6,7 @@ import torch
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.metrics.names import ECE
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 
@@ -22,6 +23,14 @@ def statistics(cells=None, *, protocol='pooled', num_bins=10, **tables):
     cells = table(num_bins) if cells is None else cells
     metrics = {key: tables.pop(key) for key in [*tables] if key.isupper()}
     return CalibrationStatistics(metrics, protocol, num_bins, cells[:, cells[0] > 0], **tables)
+
+
+def measured_statistics(samples):
+    """What a CalibrationMetric keeps of data samples."""
+    metric = CalibrationMetric(['ECE', 'AECE'])
+    metric.process(None, samples)
+    metric.evaluate(len(samples))
+    return metric.statistics
 
 
 def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):

@@ -101,7 +101,7 @@ BROKEN = {
 }
 
 
-def test_report_broken_records_are_named_and_lose_no_other(tmp_path, run):
+def test_report_broken_records_named_others_kept(tmp_path, run):
     write(tmp_path / 'whole', NAME, loss=MBLS, ece=ECE)
     for name, content in BROKEN.items():
         if isinstance(content, tuple):
@@ -121,7 +121,7 @@ def test_report_broken_records_are_named_and_lose_no_other(tmp_path, run):
 
 
 @pytest.mark.parametrize('kind', ['text', 'markdown', 'latex', 'csv', 'json', 'html'])
-def test_report_any_part_of_a_record_replaced_has_the_others(kind, tmp_path, run):
+def test_report_any_part_replaced_others_kept(kind, tmp_path, run):
     write(tmp_path / 'whole', NAME, loss=MBLS, ece=ECE)
     number = 0
     for content in (whole(), whole(model=None), whole(calibration=None, strata={})):
@@ -135,7 +135,7 @@ def test_report_any_part_of_a_record_replaced_has_the_others(kind, tmp_path, run
     assert f'{ECE:.4g}'[:4] in (tmp_path / 'out').read_text() + said
 
 
-def test_report_a_broken_test_under_shift_loses_no_other_model(tmp_path, run):
+def test_report_broken_shift_record_others_kept(tmp_path, run):
     from test_shifts import leave as leave_shifted
 
     for name in ('a', 'b'):
@@ -149,7 +149,7 @@ def test_report_a_broken_test_under_shift_loses_no_other_model(tmp_path, run):
     leave_shifted(tmp_path / 'c', 'CE', ece=6.0, corruptions=['fog'])
 
 
-def test_report_a_run_that_is_not_a_number_among_seeds_is_named(tmp_path, run):
+def test_report_nan_among_seeds_named(tmp_path, run):
     for seed, ece in enumerate((1.0, float('nan'), 3.0)):
         write(tmp_path / f'seed{seed}', NAME, seed=seed, ece=ece)
     said = run('report.py', tmp_path)
@@ -157,7 +157,7 @@ def test_report_a_run_that_is_not_a_number_among_seeds_is_named(tmp_path, run):
     assert f'of {tmp_path / "seed0"}' not in said and f'of {tmp_path / "seed2"}' not in said
 
 
-def test_report_settings_of_a_training_may_be_anything(tmp_path, run):
+def test_report_odd_training_settings_accepted(tmp_path, run):
     """They are a user's config, of which only differences are said."""
     odd = dict(optim_wrapper=[dict(type=['a'])], custom_hooks=[3, [dict(type=dict(a=1))]])
     write(tmp_path / 'odd', NAME, training=trained(**odd), ece=1.25)
@@ -167,7 +167,7 @@ def test_report_settings_of_a_training_may_be_anything(tmp_path, run):
 
 
 @pytest.mark.parametrize('content', ['{}', '[]', '3', '{"rows": {}}', '{"rows": [{}]}', 'null'])
-def test_report_a_broken_sweep_is_named_and_loses_no_other(content, tmp_path, run):
+def test_report_broken_sweep_named_others_kept(content, tmp_path, run):
     write(tmp_path / 'whole', NAME, ece=ECE)
     write(tmp_path / 'sweep/margin=6', NAME, loss=CE)
     (tmp_path / 'sweep/sweep.json').write_text(content)

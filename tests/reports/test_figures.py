@@ -44,7 +44,7 @@ def runs(tmp_path):
     return [leave(tmp_path / 'ce', 1, 2, loss=CE), leave(tmp_path / 'ls', 0, 1, ece=4.0, loss=LS)]
 
 
-def test_the_tool_writes_files(runs, tmp_path, run):
+def test_visualize_writes_each_format(runs, tmp_path, run):
     options = ['--overlay', '--zoom', '80', '100', '--num-bins', '25', '--names', 'one', 'two']
     for out, *arguments in (
         ('a/b.pdf', 'reliability', *runs, *options),
@@ -69,14 +69,14 @@ def test_the_tool_writes_files(runs, tmp_path, run):
     ],
     ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
 )
-def test_what_cannot_be_drawn_is_said(arguments, message, runs, tmp_path, run):
+def test_visualize_missing_or_wrong_input_refused(arguments, message, runs, tmp_path, run):
     (tmp_path / 'none').mkdir()
     said = run('visualize.py', *arguments, '--out', 'x.png', code=2)
     assert re.search(message, ' '.join(said.split()))
     assert not (tmp_path / 'x.png').exists()
 
 
-def test_maps_are_of_the_images_that_all_runs_drew_and_worst_ones_of_each(runs):
+def test_visualize_maps_shared_images_and_worst_of_each(runs):
     for kind, expected in (('maps', {'CE': 1, 'LS': 1}), ('worst', {'CE': 1, 'LS': 0})):
         drawn = [axes.get_xlabel() for axes in draw_runs(kind, runs).axes]
         captions = [text.split(':')[0] for text in drawn if ': ECE' in text]
@@ -86,7 +86,7 @@ def test_maps_are_of_the_images_that_all_runs_drew_and_worst_ones_of_each(runs):
         draw_runs('maps', [runs[1], runs[0] / 'confidence_maps_val.npz'])
 
 
-def test_runs_have_their_losses_as_names(runs, tmp_path):
+def test_run_names_are_losses_seeds_or_paths(runs, tmp_path):
     assert figures.run_names([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
     names = figures.run_names(more)
@@ -97,7 +97,7 @@ def test_runs_have_their_losses_as_names(runs, tmp_path):
     assert 'CE, seed=1' in words(draw_runs('reliability', more))
 
 
-def test_long_paths_are_named_by_what_tells_them_apart(tmp_path):
+def test_run_names_long_paths_shortened(tmp_path):
     def named(*paths):
         return figures.run_names([tmp_path.joinpath(path) for path in paths])
 
@@ -124,7 +124,7 @@ def content_of(found):
     return [run.tests[0]['metrics']['calibration/ECE'] for run in found]
 
 
-def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch, run):
+def test_report_page_has_each_run_and_no_links(runs, tmp_path, monkeypatch, run):
     leave(tmp_path / 'second', 5, 6, ece=9.0, loss=CE, seed=1)  # of which nothing is drawn
     for number, long in enumerate(['a_folder_of_forty_letters_' * 2] * 2):
         leave_sweep(tmp_path.joinpath(*[long] * 8, f's{number}'), 5.0 + number)
@@ -178,7 +178,7 @@ def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch,
     )
 
 
-def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkeypatch, run):
+def test_report_page_broken_files_named_others_drawn(runs, tmp_path, monkeypatch, run):
     for number, name in enumerate(('cut', 'other', 'bare')):
         leave(tmp_path / name, 1, loss=dict(LS, alpha=number / 10))
         for file in (tmp_path / name).glob('*.npz'):

@@ -30,7 +30,7 @@ def tables(folder):
     return {table.name: table for table in tables_from_runs(runs)}
 
 
-def test_each_score_is_a_row_of_a_table_beside_that_of_the_calibration(tmp_path):
+def test_tables_ood_each_score_is_a_row(tmp_path):
     sets = [f'{name}/' for name in ('near', 'far', 'cifar100', 'svhn', 'dtd')]
     for seed in (0, 1):
         write(tmp_path / f'clean{seed}', metrics=CALIBRATED, seed=seed)
@@ -54,7 +54,7 @@ def test_each_score_is_a_row_of_a_table_beside_that_of_the_calibration(tmp_path)
     assert '| OOD AUROC near (%) |' in text and '| AUROC (%) |' in text
 
 
-def test_pixels_of_a_label_and_a_set_alone(tmp_path):
+def test_tables_ood_label_or_single_set_has_its_columns(tmp_path):
     write(tmp_path / 'pixels', counts=dict(ID=900, OOD=30), index=254)
     (table,) = tables(tmp_path / 'pixels').values()
     assert table.columns == [f'ood/{figure}' for figure in FIGURES]
@@ -64,7 +64,7 @@ def test_pixels_of_a_label_and_a_set_alone(tmp_path):
     assert table.columns == [f'ood/svhn/{figure}' for figure in FIGURES]  # not the mean of one
 
 
-def test_other_sets_are_another_table_and_other_metrics_stay(tmp_path):
+def test_tables_ood_other_sets_are_another_table(tmp_path):
     """Also of one test that measures both, under another prefix."""
     both = dict(metrics=CALIBRATED, prefix='new', index=4)
     write(tmp_path / 'a', counts=dict(ID=5, OOD=2), **both)

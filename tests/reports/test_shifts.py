@@ -60,7 +60,7 @@ def only(folder):
     return run
 
 
-def test_mean_and_worst_are_those_of_a_loop(tmp_path):
+def test_shift_columns_mean_and_worst_equal_loop(tmp_path):
     leave(tmp_path, 'CE', data=['zurich'])
     mious, eces = [], []
     for number, name in enumerate(CORRUPTIONS):
@@ -85,7 +85,7 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     assert lines['holdout, worst'][0] == f'{80 - 18 - 5:.2f}'
 
 
-def test_without_a_prediction_there_is_no_mean_and_of_held_out_ones_alone_there_is(tmp_path):
+def test_shift_columns_nan_or_held_out_alone_handled(tmp_path):
     found = only(leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[ECE])).metrics
     assert math.isnan(found[f'{ECE} mean']) and math.isnan(found[f'{ECE} worst'])
     assert found['mIoU worst'] == 74
@@ -93,7 +93,7 @@ def test_without_a_prediction_there_is_no_mean_and_of_held_out_ones_alone_there_
     assert held_out['mIoU mean'] == 77
 
 
-def test_reports_have_columns_that_name_the_shift(tmp_path):
+def test_tables_under_shift_have_columns_and_notes_of_it(tmp_path):
     for seed in (0, 1):
         for label, ece in (('CE', 1.0 + seed), ('CE + temperature', 0.5)):
             leave(tmp_path / f'seed{seed}', label, seed=seed, ece=ece)
@@ -119,7 +119,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text and '1.50 ± 0.71' in text
 
 
-def test_what_was_measured_or_made_otherwise_is_left_out(tmp_path):
+def test_shift_tests_other_source_or_evaluation_excluded(tmp_path):
     leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
     assert only(tmp_path).details == 'under snow, fog at severity 1, 5'
     leave(tmp_path, 'CE', severities=[3], **FOG)  # severities of several calls
@@ -131,7 +131,7 @@ def test_what_was_measured_or_made_otherwise_is_left_out(tmp_path):
     assert only(tmp_path / 'x').details == 'under snow at severity 1, 5, seed 3'
 
 
-def test_tests_without_that_of_clean_data_and_files_that_were_cut_off_are_named(tmp_path):
+def test_find_runs_shift_without_clean_or_cut_off_named(tmp_path):
     for seed in (0, 1):
         leave(tmp_path, 'CE', seed=seed, **FOG)
     (model,) = tmp_path.glob('CE1*')
@@ -144,7 +144,7 @@ def test_tests_without_that_of_clean_data_and_files_that_were_cut_off_are_named(
         find_runs([tmp_path])
 
 
-def test_figures_have_the_mean_of_all_seeds_by_severity(tmp_path):
+def test_robustness_figure_several_seeds_has_their_mean(tmp_path):
     for number, label in enumerate(['CE', 'CE + temperature', 'LS α=0.1']):
         leave(tmp_path, label, ece=1.0 - number % 2 / 2, data=['night'])  # which is not drawn
     leave(tmp_path, 'CE', seed=1, ece=3.0)
@@ -164,7 +164,7 @@ def names_in_figure(*folders, **options):
     return [text.get_text().replace('\n', '') for text in legend.get_texts()]
 
 
-def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn(tmp_path):
+def test_robustness_figure_checkpoints_distinct_newest_drawn(tmp_path):
     for file in ('best.pth', 'epoch_9.pth'):
         leave(tmp_path, 'CE', file=file, **FOG)
     leave(tmp_path, 'LS α=0.1', **FOG)
@@ -180,7 +180,7 @@ def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn
     assert table.rows[0].values(f'{ECE} clean') == [7.0] and 'seed 0 again' in table.notes[-1]
 
 
-def test_only_seeds_that_were_tested_alike_share_a_line(tmp_path):
+def test_robustness_figure_other_tests_have_own_lines(tmp_path):
     network = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
     changes = {
         'backbone=ResNet, backbone.depth=18': dict(model=network),

@@ -40,7 +40,7 @@ def eces(table):
     return [row.values('calibration/ECE') for row in table.rows]
 
 
-def test_every_format_has_each_seed_or_their_mean(reported, tmp_path):
+def test_report_every_format_has_seeds_or_their_mean(reported, tmp_path):
     for seed, ece in enumerate([4.0, 6.0]):
         write(tmp_path / f'm/seed{seed}', NAME, seed=seed, ece=ece)
     ce = CE | dict(avg_non_ignore=True)  # as mmseg needs it to count what the paper counts
@@ -63,7 +63,7 @@ def test_every_format_has_each_seed_or_their_mean(reported, tmp_path):
     assert [(run['seed'], run['metrics']['calibration/ECE']) for run in runs] == [(0, 4), (1, 6)]
 
 
-def test_metrics_are_columns_in_order_and_only_finite_ones_deviate(reported, tmp_path):
+def test_report_columns_in_order_nan_has_no_deviation(reported, tmp_path):
     metrics = {
         'calibration/NLL': 0.25, 'accuracy/top5': 99.0, 'calibration/ECE': 3.0,
         'calibration/ECE_low': 2.0, 'calibration/ECE_high': 4.5, 'accuracy/top1': 90.0,
@@ -82,7 +82,7 @@ def test_metrics_are_columns_in_order_and_only_finite_ones_deviate(reported, tmp
     assert '| Brier | 1 | – | – | 1.50 | – | – |' in text  # and no published figure
 
 
-def test_names_are_no_markup(reported, tmp_path):
+def test_report_names_with_markup_escaped(reported, tmp_path):
     names = ['<img src=x onerror=alert(1)>', '[here](http://example.org)', '**b** `c` _i_', '[red]']
     for number, name in enumerate(names):
         for folder, finished in ((name.replace('/', ''), True), (f'u{number}', False)):
@@ -99,7 +99,7 @@ def test_names_are_no_markup(reported, tmp_path):
     assert labels <= {*shown}
 
 
-def test_report_a_name_with_a_new_line_has_one_line(reported, tmp_path, capsys, monkeypatch):
+def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys, monkeypatch):
     odd = 'two\nlines\x1b[31m | `x`'
     columns = dict(classes=[odd, 'b'], ECE=[1.0, 2.0], accuracy=[3.0, 4.0], confidence=[5.0, 6.0])
     strata = dict(per_class=dict(calibration=dict(columns, count=[7, 8])))
@@ -115,7 +115,7 @@ def test_report_a_name_with_a_new_line_has_one_line(reported, tmp_path, capsys, 
     assert r'two\nlines' in (tmp_path / 'page.html').read_text()
 
 
-def test_report_a_folder_whose_name_is_no_text_is_named_by_escapes(run, tmp_path):
+def test_report_folder_name_no_text_escaped(run, tmp_path):
     folder = tmp_path / os.fsdecode(b'caf\xe9')
     write(folder / 'left', NAME, finished=False)
     write(folder / 'a', NAME, ece=1.25)
@@ -126,7 +126,7 @@ def test_report_a_folder_whose_name_is_no_text_is_named_by_escapes(run, tmp_path
         assert 'udce9' in said
 
 
-def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, run):
+def test_report_long_label_wrapped_whole(tmp_path, run):
     options = {f'a_long_option_{n}': 'a long value' for n in range(9)}
     for number, loss in enumerate((MBLS | options, MBLS)):
         write(tmp_path / f'{number}', 'mbls/digits', loss=loss)
@@ -136,7 +136,7 @@ def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, run)
     assert max(map(len, said[1:4])) < 60
 
 
-def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
+def test_table_rows_losses_calibrations_ensembles_distinct(tmp_path):
     forced = TEMPERATURE | dict(
         methods=['vector', 'temperature'], forced=['fitted on the test split']
     )
@@ -202,7 +202,7 @@ def read_by(*steps):
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )  # fmt: skip
-def test_another_training_or_model_of_it_is_a_row_and_said(training, change, words, tmp_path):
+def test_table_rows_other_training_or_model_labelled(training, change, words, tmp_path):
     for seed in range(3):
         write(tmp_path / f'{seed}', NAME, seed=seed, network=NETWORK)
     write(tmp_path / 'ce', NAME, loss=CE, network=NETWORK)
@@ -215,7 +215,7 @@ def test_another_training_or_model_of_it_is_a_row_and_said(training, change, wor
     assert sum(words in each.label for each in rows) == (2 if words == 'digest=' else 1)
 
 
-def test_ensembles_of_other_members_are_in_a_row_whatever_their_order(tmp_path):
+def test_table_rows_ensemble_any_order_of_members_same_row(tmp_path):
     pairs = [NETWORK, OTHER_MEAN], [OTHER_MEAN, NETWORK], [NETWORK, NETWORK]
     for number, networks in enumerate(pairs):
         mean = model(*(member(f'{number}.pth', network=each) for each in networks))
@@ -233,7 +233,7 @@ def test_ensembles_of_other_members_are_in_a_row_whatever_their_order(tmp_path):
         (None, 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'),
     ],
 )
-def test_another_evaluation_is_named_and_not_averaged(evaluation, reason, tmp_path):
+def test_table_other_evaluation_excluded_with_reason(evaluation, reason, tmp_path):
     bare = dict(metrics={'accuracy/top1': 90.0}, evaluation=dict(num_bins=None))
     write(tmp_path / 'a', NAME, ece=7.25)
     if evaluation:
@@ -247,7 +247,7 @@ def test_another_evaluation_is_named_and_not_averaged(evaluation, reason, tmp_pa
     assert table.notes[-1].startswith(f'Left out, {reason}: {tmp_path / "other"}')
 
 
-def test_a_protocol_of_segmentation_keeps_classifiers(reported, tmp_path):
+def test_report_protocol_keeps_classifiers(reported, tmp_path):
     write(tmp_path / 'digits', 'mbls/digits', ece=1.25)
     for protocol, ece in (('pooled', 2.25), ('pooled', 2.5), ('paper', 3.25)):
         options = dict(dataset=VOC, protocol=protocol)
@@ -259,7 +259,7 @@ def test_a_protocol_of_segmentation_keeps_classifiers(reported, tmp_path):
     assert 'No run is left' in reported(tmp_path, '--protocol', 'image')
 
 
-def test_tables_are_of_data_and_network_not_of_names(tmp_path):
+def test_tables_split_by_data_and_network(tmp_path):
     small = trained(
         model=dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=18))
     )
@@ -275,7 +275,7 @@ def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     ]  # fmt: skip
 
 
-def test_table_of_several_configs_is_titled_by_all(tmp_path):
+def test_table_several_configs_titled_by_all(tmp_path):
     names = ['z_first', 'resnet50_cifar10', 'mine', 'yours']
     for number, name in enumerate(names):
         loss = dict(MBLS, margin=6.0 + number * (number != 1))
@@ -286,7 +286,7 @@ def test_table_of_several_configs_is_titled_by_all(tmp_path):
     assert sum(bool(row.paper) for row in table.rows) == 1
 
 
-def test_what_is_in_no_table_is_named(tmp_path, reported):
+def test_find_runs_excluded_runs_named(tmp_path, reported):
     write(tmp_path / 'a', NAME, ece=9.0)
     write(tmp_path / 'again', NAME, ece=3.0, date='2026-02-02')
     write(tmp_path / 'unfinished', NAME, seed=1, finished=False)
@@ -322,7 +322,7 @@ def test_what_is_in_no_table_is_named(tmp_path, reported):
 
 
 @pytest.mark.parametrize('seed', ['', 'seed3'])
-def test_the_values_of_a_sweep_are_in_a_table(seed, tmp_path):
+def test_find_runs_sweep_values_have_a_table(seed, tmp_path):
     val = dict(dataset=CIFAR10 | dict(split='val'))
     for margin in (2.0, 6.0):
         about = dict(loss=MBLS | dict(margin=margin), name='results_val.json', split='val')
@@ -350,14 +350,14 @@ SMALL = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50))
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
-def test_what_was_measured_otherwise_has_no_published_value(training, evaluation, reason, tmp_path):
+def test_table_unlike_paper_has_no_published_value(training, evaluation, reason, tmp_path):
     write(tmp_path / 'a', NAME, training=trained(**training), evaluation=evaluation)
     table = only_table(tmp_path)
     assert not table.rows[0].paper
     assert f'No published value stands beside these: {reason}' in table.notes[1]
 
 
-def test_what_is_not_quite_the_papers_is_said(tmp_path):
+def test_table_nearly_like_paper_has_remarks(tmp_path):
     tiny = dict(dataset=dict(type='TinyImageNet', split='val', samples=10000))
     content = dict(loss=dict(type='ACLSLoss', margin=10.0, alpha=1.0), evaluation=tiny)
     content['training'] = trained(train_cfg=dict(max_epochs=30))
@@ -368,7 +368,7 @@ def test_what_is_not_quite_the_papers_is_said(tmp_path):
     assert table.notes[2].startswith('Published figures of ACLS: Park et al. (ICCV 2023)')
 
 
-def test_the_published_figures_are_of_our_configs():
+def test_published_values_fit_shipped_configs():
     tables = paper_numbers.published()['experiments']
     assert len(tables) == 10
     for name, entry in tables.items():

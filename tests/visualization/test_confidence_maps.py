@@ -26,7 +26,7 @@ def captions(figure):
     return [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
 
 
-def test_panels_show_the_pixels():
+def test_confidence_maps_panels_show_pixels():
     one = view(size=(20, 20))
     figure = draw(one)
     image, label, predicted, conf, errors = panels(figure)
@@ -40,11 +40,12 @@ def test_panels_show_the_pixels():
     order = np.argsort(one.conf, axis=None)
     brightness = conf.reshape(-1, 3).sum(axis=1)[order].astype(int)
     assert brightness[0] > brightness[len(order) // 2] > brightness[-1]  # dark where sure
-    count, correct, total = one.table
-    accuracy, trust = 100 * correct.sum() / 500, 100 * total.sum() / 500
-    ece = 100 * abs(correct - total).sum() / 500
+    count, correct, conf_sum = one.table
+    accuracy = 100 * correct.sum() / 500
+    confidence = 100 * conf_sum.sum() / 500
+    ece = 100 * abs(correct - conf_sum).sum() / 500
     assert captions(figure) == [
-        f'image 0: ECE {ece:.2f} %, accuracy {accuracy:.2f} %, mean confidence {trust:.2f} %, '
+        f'image 0: ECE {ece:.2f} %, accuracy {accuracy:.2f} %, mean confidence {confidence:.2f} %, '
         '500 pixels'
     ]
     (bars,) = (b for axes in figure.axes for b in axes.containers if b.get_label() == 'accuracy')
@@ -53,9 +54,12 @@ def test_panels_show_the_pixels():
     np.testing.assert_allclose(heights, 100 * correct[filled] / count[filled])
 
 
-def test_the_legend_has_the_classes_of_labels_and_predictions():
+def test_confidence_maps_legend_has_shown_classes():
     one = view(size=(4, 4))
-    one.label[1:], one.predicted[:], one.valid[:2], one.table[:] = 1, 2, False, 0
+    one.label[1:] = 1
+    one.predicted[:] = 2
+    one.valid[:2] = False
+    one.table[:] = 0
     figure = draw(one)
     assert np.isnan(one.error) and 'ECE nan %' in captions(figure)[0]
     (legend,) = figure.legends
@@ -65,12 +69,13 @@ def test_the_legend_has_the_classes_of_labels_and_predictions():
     np.testing.assert_allclose(colours, np.array(PALETTE[1:]) / 255)
 
 
-def test_an_image_that_follows_itself_is_not_repeated():
+def test_confidence_maps_same_image_not_repeated():
     other = replace(view(), label=view(seed=5).label)
-    runs = {
-        name: ConfidenceMaps([view(7), each, view(17 + n)], [view(3)], CLASSES)
-        for n, (name, each) in enumerate((('CE', view()), ('MbLS', view()), ('LS', other)))
-    }  # the last of which is not of all
+    runs = {}
+    first_views = {'CE': view(), 'MbLS': view(), 'LS': other}
+    for number, (name, first_view) in enumerate(first_views.items()):
+        own_view = view(17 + number)  # The other runs have not drawn this image.
+        runs[name] = ConfidenceMaps([view(7), first_view, own_view], [view(3)], CLASSES)
     figure = draw_confidence_maps(runs)
     assert len(panels(figure)) == 5 + 3 + 5 + 5 + 3 + 3
     names = [text.split(':')[0] for text in captions(figure)]
@@ -83,7 +88,7 @@ def test_an_image_that_follows_itself_is_not_repeated():
     assert chosen.startswith('image 7: ')
 
 
-def test_captions_lie_in_the_figure_and_on_no_panel():
+def test_confidence_maps_captions_inside_and_off_panels():
     sizes = [(1, 1), (40, 40), (30, 200), (300, 40), (512, 100)]
     maps = ConfidenceMaps([view(n, size=size) for n, size in enumerate(sizes)], [], CLASSES)
     figure = draw_confidence_maps({f'a run /{"of_a_path/" * 30}': maps, 'other': maps})
@@ -96,15 +101,15 @@ def test_captions_lie_in_the_figure_and_on_no_panel():
     assert figure.get_figheight() < 3 * len(texts) and figure.get_figwidth() < 12
 
 
-def test_saved_and_loaded(tmp_path):
+def test_confidence_maps_saved_equals_loaded(tmp_path):
     path = tmp_path / 'maps.npz'
     maps = ConfidenceMaps([view(0), view(7, size=(3, 4))], [view(9, seed=1)], CLASSES, PALETTE)
     maps.save(path)
     loaded = ConfidenceMaps.load(path)
     assert (loaded.classes, loaded.palette) == (CLASSES, PALETTE)
-    for mine, theirs in zip(
-        [*maps.views, *maps.worst], [*loaded.views, *loaded.worst], strict=True
-    ):
-        for key, value in vars(mine).items():
-            np.testing.assert_array_equal(getattr(theirs, key), value)
-            assert isinstance(getattr(theirs, key), type(value))
+    actual_views = [*loaded.views, *loaded.worst]
+    expected_views = [*maps.views, *maps.worst]
+    for actual, expected in zip(actual_views, expected_views, strict=True):
+        for key, value in vars(expected).items():
+            np.testing.assert_array_equal(getattr(actual, key), value)
+            assert isinstance(getattr(actual, key), type(value))

@@ -45,11 +45,11 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(('kind', 'found', 'options'), KINDS)
-def test_nothing_is_cut_and_no_word_is_broken(kind, found, options):
+@pytest.mark.parametrize(('kind', 'content', 'options'), KINDS)
+def test_figure_long_names_not_cut(kind, content, options):
     names = [f'run {i}, {"with words " * 9}/{"a_folder/" * 9}' for i in range(6)]
     for runs in (names[:1], names):
-        figure = getattr(drawing, f'draw_{kind}')(dict.fromkeys(runs, found), **options)
+        figure = getattr(drawing, f'draw_{kind}')(dict.fromkeys(runs, content), **options)
         check_nothing_is_cut(figure)
         count = words(figure).count('folder')
         assert count and count % (9 * len(runs)) == 0
@@ -74,7 +74,7 @@ def test_nothing_is_cut_and_no_word_is_broken(kind, found, options):
         ('confidence_maps', {'a': maps(3, [[0, 0, 0]])}, {}, '3 classes need as many .* got 1'),
     ],
 )
-def test_what_cannot_be_drawn_is_said(kind, runs, options, message):
+def test_figure_invalid_input_raises(kind, runs, options, message):
     with pytest.raises(ValueError, match=message):
         getattr(drawing, f'draw_{kind}')(runs, **options)
 
@@ -82,13 +82,13 @@ def test_what_cannot_be_drawn_is_said(kind, runs, options, message):
 NAMES = ['_background_', '$5 or $6', '$x_$', r'\frac{$', 'tab\tand \x1b[31m', 'no text \udce9']
 
 
-@pytest.mark.parametrize(('kind', 'found', 'options'), KINDS)
-def test_figure_any_name_of_a_run_is_shown_as_it_is(kind, found, options, tmp_path):
-    runs = dict.fromkeys([*NAMES, 'two\nlines'], found)
+@pytest.mark.parametrize(('kind', 'content', 'options'), KINDS)
+def test_figure_any_run_name_shown_as_it_is(kind, content, options, tmp_path):
+    runs = dict.fromkeys([*NAMES, 'two\nlines'], content)
     check_shown(getattr(drawing, f'draw_{kind}')(runs, **options), NAMES, tmp_path)
 
 
-def test_figure_any_name_of_a_class_or_image_is_shown_as_it_is(tmp_path):
+def test_figure_any_class_or_image_name_shown_as_it_is(tmp_path):
     classes = [*NAMES, 'two\nlines']
     views = [view(number, name=name, num_classes=7) for number, name in enumerate(classes)]
     figure = draw_confidence_maps({'a': ConfidenceMaps(views, [], classes)})
@@ -99,21 +99,29 @@ def test_figure_any_name_of_a_class_or_image_is_shown_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize('name', [*NAMES, 'two\nlines'], ids=ascii)
-def test_picture_any_name_of_a_class_has_a_line(name):
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    classes = np.zeros((8, 8), np.int64)
-    texts = dict(classes=[name, name], captions=[f'{name}.png: a caption'])
-    plain = dict(classes=['a', 'a'], captions=['b'])
-    for draw, arrays, more in (
-        (drawing.draw_classification, [np.array([0.75, 0.25])], {}),
-        (
-            drawing.draw_segmentation,
-            [classes, np.ones((8, 8))],
-            dict(threshold=0.5, objects=classes + 1, scores={1: (0, '90 %')}),
-        ),
-    ):
-        picture = draw(pixels, *arrays, **texts, **more)
-        assert picture.height == draw(pixels, *arrays, **plain, **more).height
+def test_picture_any_class_name_has_one_line(name):
+    for draw in (draw_classes, draw_objects):
+        picture = draw(classes=[name, name], captions=[f'{name}.png: a caption'])
+        plain_picture = draw(classes=['a', 'a'], captions=['b'])
+        assert picture.height == plain_picture.height
+
+
+def draw_classes(**texts):
+    image = np.zeros((8, 8, 3), np.uint8)
+    return drawing.draw_classification(image, np.array([0.75, 0.25]), **texts)
+
+
+def draw_objects(**texts):
+    predicted = np.zeros((8, 8), np.int64)
+    return drawing.draw_segmentation(
+        np.zeros((8, 8, 3), np.uint8),
+        predicted,
+        np.ones((8, 8)),
+        threshold=0.5,
+        objects=predicted + 1,
+        scores={1: (0, '90 %')},
+        **texts,
+    )
 
 
 def check_shown(figure, names, folder):
@@ -126,14 +134,14 @@ def check_shown(figure, names, folder):
         assert ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in name) in shown
 
 
-def test_arrays_that_cannot_be_drawn_are_refused():
+def test_reliability_diagram_invalid_arrays_raises():
     with pytest.raises(ValueError, match='no predictions to draw'):
         mmcalib.reliability_diagram([[0.5, 0.5]], [9], ignore_index=9)
     with pytest.raises(ValueError, match='take the softmax first'):
         mmcalib.reliability_diagram([[5.0, -2.0]], [0])
 
 
-def test_other_files_are_refused(tmp_path):
+def test_figure_files_of_another_kind_raise(tmp_path):
     np.savez(tmp_path / 'other.npz', x=1)
     with pytest.raises(ValueError, match=r'other\.npz cannot be read as confidence maps'):
         ConfidenceMaps.load(tmp_path / 'other.npz')

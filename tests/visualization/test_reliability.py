@@ -3,28 +3,20 @@
 import numpy as np
 import pytest
 import torch
-from drawings import statistics, table, words
+from drawings import measured_statistics, statistics, table, words
 from matplotlib.colors import to_hex
 from samples import segmented
 
 import mmcalib
 from mmcalib import metrics
-from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.visualization import draw_image_calibration, draw_reliability, to_rgb
-
-
-def measured(samples):
-    metric = CalibrationMetric(['ECE', 'AECE'])
-    metric.process(None, samples)
-    metric.evaluate(len(samples))
-    return metric.statistics
+from mmcalib.visualization import draw_reliability
 
 
 def artist(axes, label):
     """The one artist or group of bars with a label, or a label that begins so."""
-    drawn = [*axes.containers, *axes.lines, *axes.collections]
-    (found,) = (each for each in drawn if str(each.get_label()).startswith(label))
-    return found
+    artists = [*axes.containers, *axes.lines, *axes.collections]
+    (labelled,) = [one for one in artists if str(one.get_label()).startswith(label)]
+    return labelled
 
 
 def bars(axes, label):
@@ -37,10 +29,10 @@ def shares(axes):
     return histogram.get_data().values
 
 
-def test_bars_gaps_and_shares_are_those_of_the_table():
+def test_reliability_bars_gaps_shares_equal_bins():
     rows = torch.tensor([[4.0, 0, 6], [1, 0, 6], [1.2, 0, 5.1]], dtype=torch.float64)
-    found = statistics(rows, num_bins=3, ECE=12.345, AECE=11.0)
-    figure = draw_reliability({'mbls/digits': found})
+    run = statistics(rows, num_bins=3, ECE=12.345, AECE=11.0)
+    figure = draw_reliability({'mbls/digits': run})
     top, bottom = figure.axes
     np.testing.assert_allclose(bars(top, 'accuracy'), [(0, 0, 25), (200 / 3, 0, 100)])
     np.testing.assert_allclose(bars(top, 'over-confident'), [(0, 25, 30)])
@@ -57,18 +49,18 @@ def test_bars_gaps_and_shares_are_those_of_the_table():
     assert len(shares(finer.axes[1])) == 25
 
 
-def test_bins_of_equal_count_have_a_histogram_of_equal_width():
-    found = statistics(table(100), num_bins=20)
-    top, bottom = draw_reliability({'': found}, equal_mass=True, num_bins=5).axes
-    count, correct, conf = found.bins(5, equal_mass=True).numpy()
-    np.testing.assert_allclose(shares(bottom), 100 * found.bins(5)[0] / 500)
+def test_reliability_equal_mass_histogram_equal_width():
+    run = statistics(table(100), num_bins=20)
+    top, bottom = draw_reliability({'': run}, equal_mass=True, num_bins=5).axes
+    count, correct, conf = run.bins(5, equal_mass=True).numpy()
+    np.testing.assert_allclose(shares(bottom), 100 * run.bins(5)[0] / 500)
     points = 100 * np.stack([conf, correct]) / count
     np.testing.assert_allclose(artist(top, 'bins of equal count').get_data(), points)
     gaps = np.array(artist(top, 'gap').get_segments())
     np.testing.assert_allclose(gaps.T, np.stack([points[[0, 0]], points], axis=1))
 
 
-def test_side_by_side_and_overlaid():
+def test_reliability_panels_and_overlay_show_same_runs():
     runs = {f'run {i}': statistics(table(n=9000, seed=i)) for i in range(5)}
     figure = draw_reliability(runs)
     overlaid = draw_reliability(runs, overlay=True, zoom=(80, 100))
@@ -76,10 +68,10 @@ def test_side_by_side_and_overlaid():
     (inset,) = top.child_axes
     assert inset.get_xlim() == inset.get_ylim() == (80, 100)
     looks = set()
-    for number, found in enumerate(runs.values()):
+    for number, run in enumerate(runs.values()):
         (panel,) = (axes for axes in figure.axes if axes.get_title().startswith(f'run {number}'))
         assert panel.get_xlim() == panel.get_ylim() == (0, 100)
-        whole = found.bins(10)[:, found.bins(10)[0] >= 20]
+        whole = run.bins(10)[:, run.bins(10)[0] >= 20]
         accuracy = 100 * whole[1] / whole[0]
         np.testing.assert_allclose([y for *_, y in bars(panel, 'accuracy')][-9:], accuracy[-9:])
         for axes in (top, inset):
@@ -88,13 +80,13 @@ def test_side_by_side_and_overlaid():
             np.testing.assert_allclose(drawn.T, 100 * whole[[2, 1]] / whole[0])
         outline = below.patches[number]
         assert to_hex(outline.get_edgecolor()) == to_hex(line.get_color())
-        np.testing.assert_allclose(outline.get_data().values, 100 * found.bins(10)[0] / 9000)
+        np.testing.assert_allclose(outline.get_data().values, 100 * run.bins(10)[0] / 9000)
         looks.add((line.get_color(), line.get_linestyle()))
     assert len(looks) == 5
 
 
 @pytest.mark.parametrize(('fewest', 'faded'), [(19, 1), (20, 0), (0, 0)])
-def test_bins_of_few_predictions_are_faded_and_the_legend_says_so(fewest, faded):
+def test_reliability_few_predictions_faded(fewest, faded):
     rows = torch.tensor([100, fewest, 50], dtype=torch.float64)
     rows = torch.stack([rows, rows / 2, rows * torch.tensor([0.1, 0.5, 0.9])])
     figure = draw_reliability({'run': statistics(rows, num_bins=3)})
@@ -104,7 +96,7 @@ def test_bins_of_few_predictions_are_faded_and_the_legend_says_so(fewest, faded)
 
 
 @pytest.mark.parametrize('under', [False, True])
-def test_the_inset_keeps_off_the_curve(under):
+def test_reliability_zoom_inset_off_the_curve(under):
     # One bin for each tenth, 20 points off the diagonal.
     conf = torch.arange(3, 9, dtype=torch.float64) / 10 + 0.05
     bins = torch.stack([torch.full((6,), 50.0), 50 * (conf + (0.2 if under else -0.2)), 50 * conf])
@@ -115,11 +107,11 @@ def test_the_inset_keeps_off_the_curve(under):
     assert not any(box.contains(*figure.transFigure.inverted().transform(p)) for p in points)
 
 
-def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
+def test_reliability_band_equals_interval_over_images():
     images = torch.stack([table(n=50, seed=seed) for seed in range(20)])
-    found = statistics(image_bins=images)
+    run = statistics(image_bins=images)
     count, correct, _ = images.sum(dim=0)
-    axes, _ = draw_reliability({'run': found}).axes
+    axes, _ = draw_reliability({'run': run}).axes
     (band,) = artist(axes, '95 % interval of accuracy').lines[2]
     ends = np.array([segment[:, 1] for segment in band.get_segments()]) / 100
     accuracy = (correct / count).numpy()
@@ -128,15 +120,15 @@ def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
     assert (ends[:, 0] <= accuracy).all() and (accuracy <= ends[:, 1]).all()
     np.testing.assert_allclose(ends[5:, 1] - ends[5:, 0], 2 * 1.96 * error[5:], rtol=0.5)
     few = {'run': statistics(image_bins=images[:4])}
-    for other in (draw_reliability({'run': found}, num_bins=5), draw_reliability(few)):
+    for other in (draw_reliability({'run': run}, num_bins=5), draw_reliability(few)):
         assert 'interval' not in words(other)
 
 
-def test_log_odds():
-    found = measured(segmented(6))
-    figure = draw_reliability({'a': found}, scale='logit')
+def test_reliability_logit_scale_spreads_high_confidences():
+    run = measured_statistics(segmented(6))
+    figure = draw_reliability({'a': run}, scale='logit')
     top, below = figure.axes
-    assert len(artist(top, 'bins of equal count').get_xdata()) == found.num_bins
+    assert len(artist(top, 'bins of equal count').get_xdata()) == run.num_bins
     # 90 and 99 % are as far apart as 99 and 99.9 %, but for a few hundredths; and so on.
     for transform in (top.transData, below.transData):
         ends = transform.transform([(x, x) for x in (90, 99, 99.9, 99.99)])
@@ -148,48 +140,16 @@ def test_log_odds():
     assert shares(sure.axes[1])[-1] == 100
 
 
-def test_each_image_is_a_point():
-    samples = segmented(6)
-    figure = draw_image_calibration({'a': measured(samples)})
-    points = artist(figure.axes[0], 'image').get_offsets()
-    for sample, (conf, accuracy) in zip(samples, points, strict=True):
-        logits, label = sample['seg_logits']['data'].double(), sample['gt_sem_seg']['data'][0]
-        trust, guess = logits.softmax(0).max(0)
-        valid = label != 255
-        assert conf == pytest.approx(100 * trust[valid].mean().item(), rel=1e-6)
-        assert accuracy == pytest.approx(100 * (guess == label)[valid].double().mean().item())
-    gap = np.median(abs(np.subtract(*np.asarray(points).T)))
-    assert f'median gap {gap:.2f} %' in words(figure) and '6 images' in words(figure)
-    bins = torch.tensor([[[100.0], [60], [50]], [[100], [40], [50]]], dtype=torch.float64)
-    both = {'both signs': statistics(image_bins=bins), 'one': statistics(image_bins=bins[:1])}
-    first, second = draw_image_calibration(both).axes
-    assert 'both signs\nmedian gap 10.00 %' in first.get_title()
-    assert first.get_xlim() == first.get_ylim() == second.get_xlim() == second.get_ylim()
-
-
-def test_image_calibration_no_point_is_cut():
-    for cells in ([[100, 40, 50], [100, 100, 100]], [[100, 0, 100]], [[100, 100, 100]] * 2):
-        bins = torch.tensor(cells, dtype=torch.float64)[:, :, None]
-        figure = draw_image_calibration({'a': statistics(image_bins=bins)})
-        to_rgb(figure)
-        (axes,) = figure.axes
-        points = artist(axes, 'image')
-        reach = (points.get_sizes()[0] / np.pi) ** 0.5 * figure.dpi / 72
-        for place in axes.transData.transform(points.get_offsets()):
-            assert (place - reach >= axes.bbox.min).all() and (place + reach <= axes.bbox.max).all()
-        assert max(axes.get_xticks()) <= 100 and len(axes.get_xticks()) > 1
-        assert [*axes.get_xticks()] == [*axes.get_yticks()]
-
-
-def test_arrays_are_drawn_as_by_plain_loops():
+def test_reliability_diagram_arrays_equal_loop():
     rng = np.random.default_rng(0)
-    probs, labels = rng.dirichlet([0.6] * 3, 400), rng.integers(3, size=400)
+    probs = rng.dirichlet([0.6] * 3, 400)
+    labels = rng.integers(3, size=400)
     figure = mmcalib.reliability_diagram(probs, labels, num_bins=10, title='a loss')
     count, correct = np.zeros((2, 10))
     for row, label in zip(probs, labels, strict=True):
-        place = int(np.ceil(row.max() * 10)) - 1
-        count[place] += 1
-        correct[place] += row.argmax() == label
+        bin_index = int(np.ceil(row.max() * 10)) - 1
+        count[bin_index] += 1
+        correct[bin_index] += row.argmax() == label
     expected = 100 * correct[count > 0] / count[count > 0]
     ece = metrics.expected_calibration_error(probs, labels, num_bins=10)
     aece = metrics.adaptive_calibration_error(probs, labels, num_bins=10)
@@ -197,16 +157,21 @@ def test_arrays_are_drawn_as_by_plain_loops():
     maps = np.moveaxis(probs.reshape(4, 10, 10, 3), -1, 1)
     targets = np.pad(labels.reshape(4, 10, 10), ((0, 0), (0, 2), (0, 0)), constant_values=255)
     maps = torch.from_numpy(np.pad(maps, ((0, 0), (0, 0), (0, 2), (0, 0))))
-    hits = dict(conf=probs.max(1).tolist(), correct=probs.argmax(1) == labels)
-    options = dict(num_bins=10, title='a loss')
-    drawn = [
+    figures = [
         figure,
-        mmcalib.reliability_diagram(maps, targets, ignore_index=255, **options),
-        mmcalib.reliability_diagram(**hits, **options),
+        mmcalib.reliability_diagram(maps, targets, ignore_index=255, num_bins=10, title='a loss'),
+        mmcalib.reliability_diagram(
+            conf=probs.max(1).tolist(),
+            correct=probs.argmax(1) == labels,
+            num_bins=10,
+            title='a loss',
+        ),
     ]
-    for each in drawn:
-        np.testing.assert_allclose([y for *_, y in bars(each.axes[0], 'accuracy')], expected)
-        assert each.axes[0].get_title() == title
-        assert '95 %' not in words(each)  # which rows are of one image is unknown
+    for figure in figures:
+        axes = figure.axes[0]
+        np.testing.assert_allclose([end for *_, end in bars(axes, 'accuracy')], expected)
+        assert axes.get_title() == title
+        # It is unknown which rows are of one image, so there is no interval.
+        assert '95 %' not in words(figure)
     equal = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
     assert 'bins of equal count' in words(equal) and equal.axes[0].child_axes

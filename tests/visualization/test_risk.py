@@ -9,7 +9,7 @@ from mmcalib.metrics.ranking import aurc
 from mmcalib.visualization import draw_image_risk, draw_risk_coverage, read_image_scores
 
 
-def test_figures_are_those_that_were_printed_else_computed():
+def test_risk_coverage_metrics_printed_else_computed():
     runs = {'a': statistics(protocol='image', AURC=12.5), 'b': statistics()}
     text = words(draw_risk_coverage(runs))
     computed = aurc(statistics().narrow_bins).item()
@@ -20,7 +20,7 @@ def test_figures_are_those_that_were_printed_else_computed():
         assert part in text
 
 
-def test_the_curve_is_that_of_the_cells():
+def test_risk_coverage_curve_equals_bins():
     cells = torch.tensor([[4.0, 0, 4, 2], [1, 0, 3, 2], [1.2, 0, 3, 1.9]], dtype=torch.float64)
     (axes,) = draw_risk_coverage({'': statistics(cells)}).axes
     curve, end, best, chance, *_ = axes.lines
@@ -38,13 +38,13 @@ def test_the_curve_is_that_of_the_cells():
     assert draw_risk_coverage({'': statistics(right[:, 1:])}).axes[0].get_ylim()[1] < 0.02
 
 
-def test_overlaid():
+def test_risk_coverage_overlay_has_each_curve():
     runs = {f'run {i}': statistics(table(seed=i)) for i in range(5)}
     (axes,) = draw_risk_coverage(runs, overlay=True).axes
     curves = [line for line in axes.lines if line.get_label().startswith('run')]
-    for curve, (name, found) in zip(curves, runs.items(), strict=True):
+    for curve, (name, run) in zip(curves, runs.items(), strict=True):
         assert curve.get_label().startswith(name)
-        count, correct, _ = found.narrow_bins.flip(1).cumsum(1)
+        count, correct, _ = run.narrow_bins.flip(1).cumsum(1)
         np.testing.assert_allclose(curve.get_ydata()[1:], 100 * (1 - correct / count))
     assert len({curve.get_color() for curve in curves}) == 5
 
@@ -53,7 +53,7 @@ RISKS = np.array([0.5, 0.0, np.nan, 0.25, 1.0])
 SCORES = {'good': np.array([0.6, 0.9, 1.0, 0.7, 0.1]), 'tied': np.ones(5)}
 
 
-def test_curves_are_the_mean_risks_of_the_first_images():
+def test_image_risk_curves_equal_running_means():
     curves, good, tied = draw_image_risk({'a run': (SCORES, RISKS)}).axes
     expected = np.cumsum([0, 0.25, 0.5, 1]) / [1, 2, 3, 4] * 100
     by_score, best, by_chance, *_ = (line.get_ydata() for line in curves.lines)
@@ -72,7 +72,7 @@ def test_curves_are_the_mean_risks_of_the_first_images():
     assert titles == ['a, 4 images', 'a, good', 'a, tied', 'b, good', 'b, tied']
 
 
-def test_the_file_of_a_metric_is_read(tmp_path):
+def test_read_image_scores_returns_scores_and_risks(tmp_path):
     file = tmp_path / 'images.csv'
     file.write_text('image,risk,confidence\na.png,0.25,0.9\nb.png,nan,0.5\n')
     scores, risks = read_image_scores(file)

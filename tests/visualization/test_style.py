@@ -14,7 +14,7 @@ from mmcalib.visualization.pixels import save_figure
 from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, run_looks
 
 
-def test_every_loss_has_a_colour_that_differs_from_all_others():
+def test_loss_colours_differ_from_each_other():
     assert set(LOSS_COLOURS) == set(SHORT_NAMES.values())
     colours = np.array([[to_rgb(colour) for colour in LOSS_COLOURS.values()]], dtype=np.float32)
     lab = cv2.cvtColor(colours, cv2.COLOR_RGB2LAB)[0]
@@ -22,7 +22,7 @@ def test_every_loss_has_a_colour_that_differs_from_all_others():
     assert least > 15  # two such are told apart at a glance; 2.3 is just noticeable
 
 
-def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
+def test_run_looks_loss_has_its_colour_others_another():
     losses = ['CE', 'MbLS m=6 α=0.1', 'MbLS m=8 × 5 + TTA (2) + temperature', 'mbls/digits, test']
     others = ['run 1', 'MbLSX', 'MbLS-like', '', 'run 1 + temperature']
     looks = run_looks([*losses, *others])
@@ -32,8 +32,8 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     assert colours[8] == colours[4]
     many = run_looks([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
     all_losses = run_looks([*LOSS_COLOURS])
-    for each in (looks, many, all_losses):
-        assert len({(look.colour, look.line) for look in each}) == len(each)
+    for figure_looks in (looks, many, all_losses):
+        assert len({(look.colour, look.line) for look in figure_looks}) == len(figure_looks)
     assert {look.line for look in all_losses[:8]} == {'-'}
     assert len({(look.colour, look.marker) for look in many[8:28]}) == 20
     without_colours = {(look.line, look.marker) for look in all_losses}
@@ -41,7 +41,7 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
 
 
 @pytest.mark.parametrize('loss', ['CE', 'MbLS m=6', 'ours'])
-def test_looks_runs_of_one_loss_alone_have_colours_of_their_own(loss):
+def test_run_looks_one_loss_alone_distinct_colours(loss):
     names = [loss, f'{loss} + temperature', f'{loss} + vector', f'{loss} + TTA (2) + vector']
     for some in (names, names[::-1]):
         colours = [look.colour for look in run_looks(some)]
@@ -52,7 +52,7 @@ def test_looks_runs_of_one_loss_alone_have_colours_of_their_own(loss):
     assert len({look.colour for look in run_looks([*names, 'LS'])}) == 2
 
 
-def test_a_format_that_figures_have_not_is_refused(tmp_path):
+def test_save_figure_unknown_format_raises(tmp_path):
     with pytest.raises(UserError, match=r"the format of .*a\.xyz must be one of .*got 'xyz'"):
         save_figure(Figure(), tmp_path / 'a.xyz')
     assert not list(tmp_path.iterdir())
