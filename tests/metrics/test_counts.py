@@ -1,4 +1,4 @@
-"""What is counted of a sample: logits of any size, types that saturate, cells, ties."""
+"""Outcomes and counts: logits of any size, saturated types of float, fine bins, ties."""
 
 import math
 
@@ -17,62 +17,81 @@ from mmcalib.openmmlab.samples import read_samples
 from mmcalib.predictions.from_arrays import read_arrays
 
 
-def read(sample):
+def sample_outcomes(sample):
     (predictions,) = read_samples([sample], ['image.jpg'])
     required = ('brier', 'one_minus_conf', 'class_bins', 'nll_curve', 'ignored_conf')
     return compute_outcomes(predictions, required=required)
 
 
-def of(logits, label):
+def constant_map_outcomes(logits, label):
+    """Return the outcomes of a map with the same logits at each pixel."""
     logits = torch.tensor(logits)[:, None, None].expand(-1, *label.shape)
-    return read(as_segmented(logits, logits.argmax(0), label))
+    return sample_outcomes(as_segmented(logits, logits.argmax(0), label))
 
 
-def test_huge_logits_and_constants():
+def test_outcomes_huge_logits_are_exact():
     label = torch.tensor([[0, 0], [2, 1]])
-    found = of([1e4, -1e4, 0.0], label)
-    assert (found.conf == 1).all() and found.nll.sum() == 3e4 and found.brier.sum() == 4
-    found = of([3e38, -3e38, 0.0], label)
-    assert found.nll.sum().item() == pytest.approx(9e38) and found.brier.sum() == 4
-    plain = of([1.0, 0.0, 0.0], label)
-    assert plain.conf.tolist() == pytest.approx([math.e / (math.e + 2)] * 4)
+    outcomes = constant_map_outcomes([1e4, -1e4, 0.0], label)
+    assert (outcomes.conf == 1).all()
+    assert outcomes.nll.sum() == 3e4
+    assert outcomes.brier.sum() == 4
+    outcomes = constant_map_outcomes([3e38, -3e38, 0.0], label)
+    assert outcomes.nll.sum().item() == pytest.approx(9e38)
+    assert outcomes.brier.sum() == 4
+    outcomes = constant_map_outcomes([1e30] * 3, label)
+    assert outcomes.conf.tolist() == pytest.approx([1 / 3] * 4)
+
+
+def test_outcomes_constant_added_to_logits_same():
+    label = torch.tensor([[0, 0], [2, 1]])
+    expected = constant_map_outcomes([1.0, 0.0, 0.0], label)
+    assert expected.conf.tolist() == pytest.approx([math.e / (math.e + 2)] * 4)
     for offset in (1e5, -1e5):
-        moved = of([1.0 + offset, offset, offset], label)
-        torch.testing.assert_close(plain._asdict(), moved._asdict(), rtol=1e-5, atol=1e-5)
-    assert of([1e30] * 3, label).conf.tolist() == pytest.approx([1 / 3] * 4)
+        actual = constant_map_outcomes([1.0 + offset, offset, offset], label)
+        torch.testing.assert_close(actual._asdict(), expected._asdict(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize('threshold', [0.3, 0.5])
-def test_a_binary_head_is_confident_of_the_class_it_predicts(threshold):
+def test_outcomes_binary_head_confidence_is_of_predicted_class(threshold):
     prob = torch.tensor([[[0.1, 0.4, 0.9, 0.4]]])
     label = torch.tensor([[0, 1, 255, 255]])
-    found = read(as_segmented(prob, (prob[0] > threshold).float(), label))
+    outcomes = sample_outcomes(as_segmented(prob, (prob[0] > threshold).float(), label))
     conf = [0.9, 0.4 if threshold == 0.3 else 0.6]
-    torch.testing.assert_close(found.conf, torch.tensor(conf))
-    torch.testing.assert_close(found.ignored_conf, torch.tensor(conf))
-    assert found.correct.tolist() == [True, threshold == 0.3]
-    assert found.nll.sum().item() == pytest.approx(-math.log(0.9) - math.log(0.4))
-    assert found.brier.sum().item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
-    assert found.class_bins[:, :, 13].tolist() == [[1, 0], [1, 0], [pytest.approx(0.9), 0]]
+    torch.testing.assert_close(outcomes.conf, torch.tensor(conf))
+    torch.testing.assert_close(outcomes.ignored_conf, torch.tensor(conf))
+    assert outcomes.correct.tolist() == [True, threshold == 0.3]
+    assert outcomes.nll.sum().item() == pytest.approx(-math.log(0.9) - math.log(0.4))
+    assert outcomes.brier.sum().item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
+    assert outcomes.class_bins[:, :, 13].tolist() == [[1, 0], [1, 0], [pytest.approx(0.9), 0]]
 
 
+@pytest.mark.parametrize(
+    ('dtype', 'doublings_near_1', 'doublings_near_0'),
+    [(torch.float32, 25, 126), (torch.float16, 12, 25)],
+)
 @pytest.mark.parametrize('logit', [20.0, -20.0, 90.0, -90.0])
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
-def test_what_saturated_types_can_tell(logit, dtype):
+def test_nll_saturated_binary_prediction_is_limited_by_type_of_float(
+    logit, dtype, doublings_near_1, doublings_near_0
+):
     prob = torch.tensor([[logit]]).sigmoid().to(dtype)
-    label = torch.tensor([[int(logit < 0)]])  # wrong
-    found = read(as_segmented(prob[None], prob > 0.5, label)).nll.item()
-    least = {torch.float32: (25, 126), torch.float16: (12, 25)}[dtype]  # near 1, near 0
-    assert found == pytest.approx(min(abs(logit), math.log(2) * least[logit < 0]), rel=1e-3)
+    wrong_label = torch.tensor([[int(logit < 0)]])
+    actual = sample_outcomes(as_segmented(prob[None], prob > 0.5, wrong_label)).nll.item()
+    doublings = doublings_near_0 if logit < 0 else doublings_near_1
+    assert actual == pytest.approx(min(abs(logit), math.log(2) * doublings), rel=1e-3)
+
+
+@pytest.mark.parametrize(('dtype', 'doublings'), [(torch.float32, 126), (torch.float16, 25)])
+def test_nll_saturated_softmax_is_limited_by_type_of_float(dtype, doublings):
     scores = torch.zeros(300, dtype=dtype)
     scores[0] = 1
     metric = CalibrationMetric('NLL')
-    metric.process(None, [{'pred_score': scores, 'gt_label': torch.tensor([255])}])  # a class
-    assert metric.evaluate(1)['calibration/NLL'] == pytest.approx(least[1] * math.log(2))
-    assert measure(scores[None], [255], 'NLL') == pytest.approx(least[1] * math.log(2))
+    # Label 255 is one of the 300 classes of a classifier.
+    metric.process(None, [{'pred_score': scores, 'gt_label': torch.tensor([255])}])
+    assert metric.evaluate(1)['calibration/NLL'] == pytest.approx(doublings * math.log(2))
+    assert measure(scores[None], [255], 'NLL') == pytest.approx(doublings * math.log(2))
 
 
-def test_cells_of_many_are_few_and_narrow():
+def test_fine_bins_many_predictions_are_few_and_narrow():
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(60_000, generator=generator) ** 4
     correct = torch.rand(60_000, generator=generator) < conf
@@ -91,25 +110,29 @@ def test_cells_of_many_are_few_and_narrow():
     assert (width >= -1e-9).all() and (width <= rounded[0] / 128 + 1e-9).all()
 
 
-def test_forty_million_in_one_cell():
-    conf, correct = np.full(2_000_000, 0.95), np.arange(2_000_000) % 5 != 0  # 80 % of them
-    found = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
-    assert found.count == 40_000_000
-    assert found.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
-    assert found.fine_bins.shape == (4, 1)
+def test_counts_forty_million_equal_confidences_are_one_fine_bin():
+    conf = np.full(2_000_000, 0.95)
+    correct = np.arange(2_000_000) % 5 != 0  # 80 % are correct.
+    counts = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
+    assert counts.count == 40_000_000
+    assert counts.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
+    assert counts.fine_bins.shape == (4, 1)
 
 
-def test_smooth_ece_is_its_definition():
-    """Gaps of both signs, whose size depends on the width, and some at the ends."""
-    for conf, correct in (
+@pytest.mark.parametrize(
+    ('conf', 'correct'),
+    [
         ([0.9, 0.9, 0.8, 0.3, 1.0], [True, False, True, True, False]),
         ([1.0, 1.0, 0.0], [False, False, True]),
-    ):
-        found = measure(metrics='smECE', conf=np.array(conf), correct=np.array(correct))
-        assert found == pytest.approx(references.smooth_calibration_error(conf, correct), abs=0.02)
+    ],
+    ids=['gaps of both signs', 'gaps at the ends'],
+)
+def test_smooth_ece_few_predictions_equals_loop(conf, correct):
+    actual = measure(metrics='smECE', conf=np.array(conf), correct=np.array(correct))
+    assert actual == pytest.approx(references.smooth_calibration_error(conf, correct), abs=0.02)
 
 
-OF_ORDER = {
+RANKING_ORACLES = {
     'AUROC': references.failure_auroc,
     'FPR95': references.failure_fpr,
     'AURC': lambda *rows: 100 * references.risk_curve(*rows).mean(),
@@ -125,17 +148,19 @@ OF_ORDER = {
 
 
 @pytest.mark.parametrize('seed', range(6))
-def test_the_mean_over_all_orders_of_ties(seed):
+def test_ranking_ties_equals_mean_over_all_orders(seed):
     generator = np.random.default_rng(seed)
-    conf, correct = generator.integers(1, 5, 8) / 4, generator.permutation(8) > 2
-    for name, oracle in OF_ORDER.items():
-        found = measure(metrics=name, conf=conf, correct=correct)
-        assert found == pytest.approx(oracle(conf, correct)), name
-    found = ranking.aupr(count_predictions(read_arrays(conf=conf, correct=correct)).table).item()
-    assert found == pytest.approx(references.average_precision(conf, correct))
+    conf = generator.integers(1, 5, 8) / 4
+    correct = generator.permutation(8) > 2
+    for name, oracle in RANKING_ORACLES.items():
+        actual = measure(metrics=name, conf=conf, correct=correct)
+        assert actual == pytest.approx(oracle(conf, correct)), name
+    table = count_predictions(read_arrays(conf=conf, correct=correct)).table
+    expected = references.average_precision(conf, correct)
+    assert ranking.aupr(table).item() == pytest.approx(expected)
 
 
-def test_levels_on_a_prediction_take_it_in():
+def test_level_exactly_at_a_prediction_includes_it():
     rows = dict(conf=np.array([0.9, 0.8, 0.7, 0.6]), correct=np.array([True, True, True, False]))
     assert measure(metrics='coverage@risk_0.25', **rows) == 100
     assert measure(metrics='coverage@risk_0.24', **rows) == 75
@@ -143,9 +168,9 @@ def test_levels_on_a_prediction_take_it_in():
     assert measure(metrics='risk@coverage_0.76', **rows) == 25
 
 
-def test_all_right_is_a_temperature_at_its_bound_and_all_wrong_at_the_other():
+def test_temperature_all_correct_or_all_wrong_is_at_its_bound():
     probs = np.array([[0.8, 0.2], [0.7, 0.3]])
-    right = measure(probs, [0, 0], ['temperature', 'refinement_NLL'])
-    assert right['temperature'] == pytest.approx(1 / 16)
-    assert right['refinement_NLL'] == pytest.approx(0, abs=1e-4)
+    values = measure(probs, [0, 0], ['temperature', 'refinement_NLL'])
+    assert values['temperature'] == pytest.approx(1 / 16)
+    assert values['refinement_NLL'] == pytest.approx(0, abs=1e-4)
     assert measure(probs, [1, 1], 'temperature') == pytest.approx(16)
