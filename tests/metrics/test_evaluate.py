@@ -17,11 +17,11 @@ from mmcalib.metrics.intervals import intervals
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
 NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
-KEPT = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']  # those with intervals
+INTERVAL_NAMES = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']
 
 
-def loader_of(*shape, classes=3, size=7, ignored=0.2, **options):
-    """Return inputs that are logits, and labels that follow them, some of them 255."""
+def draw_loader(*shape, classes=3, size=7, ignored=0.2, **options):
+    """Return logits, labels that follow them, some of them 255, and a loader of both."""
     generator = torch.Generator().manual_seed(sum(shape, classes))
     logits = 2 * torch.randn(size, classes, *shape, generator=generator)
     noise = torch.randn(logits.shape, generator=generator)
@@ -30,8 +30,8 @@ def loader_of(*shape, classes=3, size=7, ignored=0.2, **options):
     return logits, labels, DataLoader(TensorDataset(logits, labels), batch_size=3, **options)
 
 
-def by_evaluator(logits, labels, names, **options):
-    """Return what the registered metric says, which plain loops prove."""
+def registered_values(logits, labels, names, **options):
+    """Return the values of the registered metric, which other tests compare with loops."""
     pairs = zip(logits, labels, strict=True)
     if labels.ndim > 1:
         samples = [as_segmented(z, z.argmax(0), y) for z, y in pairs]
@@ -39,111 +39,155 @@ def by_evaluator(logits, labels, names, **options):
         samples = [dict(pred_score=z.softmax(0), gt_label=y[None]) for z, y in pairs]
     metric = CalibrationMetric(names, **options)
     metric.process(None, samples)
-    return {k.split('/')[1]: v for k, v in metric.evaluate(len(samples)).items()}
+    values = metric.evaluate(len(samples))
+    return {key.removeprefix('calibration/'): value for key, value in values.items()}
 
 
-def rows_of(logits, labels):
-    return logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+def valid_rows(logits, labels):
+    """Return the logits ``(M, K)`` and the labels ``(M,)`` of the valid predictions."""
+    is_valid = labels.flatten() != 255
+    return logits.movedim(1, -1).flatten(0, -2)[is_valid], labels.flatten()[is_valid]
+
+
+def probabilities(logits):
+    return logits.softmax(1) if logits.shape[1] > 1 else logits.sigmoid()
 
 
 @pytest.mark.parametrize('classes', [1, 3])
 @pytest.mark.parametrize('shape', [(), (4, 5), (3, 4, 5)], ids=['rows', 'maps', 'volumes'])
-def test_of_a_model_and_of_arrays(shape, classes):
-    logits, labels, loader = loader_of(*shape, classes=classes, size=7 if shape else 30)
-    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
-    assert evaluate(nn.Identity(), loader, 'NLL', ignore_index=255) == found['NLL']
-    rows, kept = rows_of(logits, labels)[0][labels.flatten() != 255], labels[labels != 255]
-    expected = [(rows, kept, {}), (logits, labels, dict(ignore_index=255))]
-    for z, y, options in expected:
-        probs = z.softmax(1) if classes > 1 else z.sigmoid()
-        # The best temperature is where a curve is flat.
-        assert evaluate(probs, y, NAMES, **options) == pytest.approx(found, rel=1e-4)
+def test_evaluate_model_equals_arrays_rows_and_registered_metric(shape, classes):
+    logits, labels, loader = draw_loader(*shape, classes=classes, size=7 if shape else 30)
+    values = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
+    assert evaluate(nn.Identity(), loader, 'NLL', ignore_index=255) == values['NLL']
+    # The tolerance is that of the best temperature, at which a curve is flat.
+    of_arrays = evaluate(probabilities(logits), labels, NAMES, ignore_index=255)
+    assert of_arrays == pytest.approx(values, rel=1e-4)
+    rows, row_labels = valid_rows(logits, labels)
+    assert evaluate(probabilities(rows), row_labels, NAMES) == pytest.approx(values, rel=1e-4)
     if classes > 1:
-        assert by_evaluator(rows, kept, NAMES) == pytest.approx(found, rel=1e-4)
-    for size, shuffle in ((7, False), (2, True)):
-        other = DataLoader(TensorDataset(logits, labels), batch_size=size, shuffle=shuffle)
-        again = evaluate(nn.Identity(), other, NAMES, ignore_index=255)
-        assert again == pytest.approx(found, rel=1e-6)
+        registered = registered_values(rows, row_labels, NAMES)
+        assert registered == pytest.approx(values, rel=1e-4)
 
 
-@pytest.mark.parametrize('shape', [(), (4, 5)], ids=['rows', 'maps'])
-def test_intervals_are_the_evaluators(shape):
-    logits, labels, loader = loader_of(*shape, ignored=0.2 * bool(shape), size=20)
-    options = dict(metrics=KEPT, ignore_index=255, interval=0.9)
-    expected = by_evaluator(logits, labels, KEPT, confidence_interval=0.9)
+@pytest.mark.parametrize(('batch_size', 'shuffle'), [(7, False), (2, True)])
+@pytest.mark.parametrize('classes', [1, 3])
+@pytest.mark.parametrize('shape', [(), (4, 5), (3, 4, 5)], ids=['rows', 'maps', 'volumes'])
+def test_evaluate_other_batches_or_order_same(shape, classes, batch_size, shuffle):
+    logits, labels, loader = draw_loader(*shape, classes=classes, size=7 if shape else 30)
+    expected = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
+    other = DataLoader(TensorDataset(logits, labels), batch_size=batch_size, shuffle=shuffle)
+    actual = evaluate(nn.Identity(), other, NAMES, ignore_index=255)
+    assert actual == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(('shape', 'ignored'), [((), 0.0), ((4, 5), 0.2)], ids=['rows', 'maps'])
+def test_intervals_by_evaluate_and_measure_equal_registered_metric(shape, ignored):
+    logits, labels, loader = draw_loader(*shape, ignored=ignored, size=20)
+    options = dict(metrics=INTERVAL_NAMES, ignore_index=255, interval=0.9)
+    expected = registered_values(logits, labels, INTERVAL_NAMES, confidence_interval=0.9)
     assert list(expected)[5:7] == ['ECE_low', 'ECE_high']
     assert evaluate(nn.Identity(), loader, **options) == pytest.approx(expected, rel=1e-5)
-    of_arrays = measure(logits.softmax(1), labels, **options)
-    assert of_arrays == pytest.approx(expected, rel=1e-5) and list(of_arrays) == list(expected)
-    if not shape:
-        conf, guess = logits.double().softmax(1).max(1)
-        right = dict(conf=conf, correct=guess == labels, metrics=['ECE', 'gap'])
-        own = measure(**right, interval=0.9)
-        assert own == pytest.approx({k: expected[k] for k in own}, rel=1e-5)
+    actual = measure(logits.softmax(1), labels, **options)
+    assert actual == pytest.approx(expected, rel=1e-5)
+    assert list(actual) == list(expected)
+
+
+def test_intervals_of_confidences_equal_those_of_probabilities():
+    logits, labels, _ = draw_loader(ignored=0.0, size=20)
+    probs = logits.double().softmax(1)
+    conf, predicted = probs.max(1)
+    expected = measure(probs, labels, ['ECE', 'gap'], interval=0.9)
+    actual = measure(conf=conf, correct=predicted == labels, metrics=['ECE', 'gap'], interval=0.9)
+    assert actual == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
-def test_protocols_are_the_evaluators(protocol, monkeypatch):
-    if protocol == 'pooled':  # whatever the batch, many pixels share cells
+def test_evaluate_any_protocol_equals_registered_metric(protocol, monkeypatch):
+    if protocol == 'pooled':  # Many pixels share fine bins, whatever the batch.
         monkeypatch.setattr('mmcalib.metrics.counts.EXACT_LIMIT', 50)
         monkeypatch.setattr('mmcalib.metrics.counts.IMAGES_PER_MERGE', 3)
-    logits, labels, loader = loader_of(4, 5, size=20)
-    labels[:, :2] = labels[:, :1, :1]  # with pixels far from another label
+    logits, labels, loader = draw_loader(4, 5, size=20)
+    labels[:, :2] = labels[:, :1, :1]  # Some pixels are far from another label.
     options = dict(protocol=protocol, boundary_width=1)
-    expected = by_evaluator(logits, labels, NAMES, confidence_interval=0.9, **options)
-    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255, interval=0.9, **options)
-    assert found == pytest.approx(expected, rel=1e-5)
-    if protocol == 'image':
-        images, how = zip(logits.softmax(1)[:, None], labels[:, None], strict=True), dict(limits={})
-        own = torch.tensor([measure(p, y, 'ECE', ignore_index=255) for p, y in images]).double()
-        how |= dict(coverage=0.9, num_bootstrap=1000, seed=0)
-        ends = intervals(lambda weights: {'ECE': weights @ own / 20}, 20, **how)['ECE']
-        assert [found['ECE_low'], found['ECE_high']] == pytest.approx(ends, rel=1e-5)
+    expected = registered_values(logits, labels, NAMES, confidence_interval=0.9, **options)
+    actual = evaluate(nn.Identity(), loader, NAMES, ignore_index=255, interval=0.9, **options)
+    assert actual == pytest.approx(expected, rel=1e-5)
 
 
-def test_groups_are_units():
-    """Slices of one volume, in groups, are as the volume is."""
-    volumes, labels, loader = loader_of(4, 5, 6)
-    whole = evaluate(nn.Identity(), loader, KEPT, ignore_index=255, interval=0.95)
-    slices = volumes.movedim(2, 1).flatten(0, 1), labels.flatten(0, 1)
-    cut = DataLoader(TensorDataset(*slices), batch_size=5)
-    options = dict(metrics=KEPT, ignore_index=255, interval=0.95)
+def test_interval_protocol_image_is_that_of_a_mean_over_images():
+    logits, labels, loader = draw_loader(4, 5, size=20)
+    values = evaluate(
+        nn.Identity(), loader, NAMES, ignore_index=255, interval=0.9, protocol='image'
+    )
+    image_values = []
+    for image_logits, image_labels in zip(logits, labels, strict=True):
+        probs = image_logits[None].softmax(1)
+        image_values.append(measure(probs, image_labels[None], 'ECE', ignore_index=255))
+    image_values = torch.tensor(image_values).double()
+    bounds = intervals(
+        lambda weights: {'ECE': weights @ image_values / 20},
+        20,
+        coverage=0.9,
+        num_bootstrap=1000,
+        seed=0,
+        limits={},
+    )
+    assert [values['ECE_low'], values['ECE_high']] == pytest.approx(bounds['ECE'], rel=1e-5)
+
+
+def test_intervals_slices_in_groups_equal_volumes():
+    volumes, labels, loader = draw_loader(4, 5, 6)
+    options = dict(metrics=INTERVAL_NAMES, ignore_index=255, interval=0.95)
+    expected = evaluate(nn.Identity(), loader, **options)
+    slices = volumes.movedim(2, 1).flatten(0, 1)
+    slice_labels = labels.flatten(0, 1)
+    slice_loader = DataLoader(TensorDataset(slices, slice_labels), batch_size=5)
     groups = np.repeat([f'patient {n}' for n in range(7)], 4)
-    assert evaluate(nn.Identity(), cut, groups=groups, **options) == pytest.approx(whole)
-    of_arrays = measure(slices[0].softmax(1), slices[1], groups=groups, **options)
-    assert of_arrays == pytest.approx(whole, rel=1e-5)
-    narrower = evaluate(nn.Identity(), cut, **options)
-    rows, classes, few = loader_of(size=28)
-    options['groups'] = np.arange(28) // 4
-    found = evaluate(nn.Identity(), few, **options)
-    assert found == pytest.approx(measure(rows.softmax(1), classes, **options), rel=1e-5)
-    assert narrower['NLL'] == pytest.approx(whole['NLL'])
-    assert narrower['NLL_low'] != pytest.approx(whole['NLL_low'], rel=1e-3)
+    actual = evaluate(nn.Identity(), slice_loader, groups=groups, **options)
+    assert actual == pytest.approx(expected)
+    of_arrays = measure(slices.softmax(1), slice_labels, groups=groups, **options)
+    assert of_arrays == pytest.approx(expected, rel=1e-5)
+    without_groups = evaluate(nn.Identity(), slice_loader, **options)
+    assert without_groups['NLL'] == pytest.approx(expected['NLL'])
+    assert without_groups['NLL_low'] != pytest.approx(expected['NLL_low'], rel=1e-3)
 
 
-def test_several_labels_have_a_value_each_and_their_mean():
+def test_intervals_rows_in_groups_equal_measure():
+    logits, labels, loader = draw_loader(size=28)
+    options = dict(
+        metrics=INTERVAL_NAMES, ignore_index=255, interval=0.95, groups=np.arange(28) // 4
+    )
+    actual = evaluate(nn.Identity(), loader, **options)
+    assert actual == pytest.approx(measure(logits.softmax(1), labels, **options), rel=1e-5)
+
+
+def test_measure_several_labels_has_a_value_each_and_their_mean():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(20, 3, generator=generator)
     labels = (logits + torch.randn(20, 3, generator=generator) > 0).long()
-    labels[:, 2], labels[0, 0] = 255, 255
-    probs, options = logits.sigmoid(), dict(ignore_index=255, interval=0.9)
-    found = measure(probs, labels, ['ECE', 'NLL'], **options)
+    labels[:, 2] = 255
+    labels[0, 0] = 255
+    probs = logits.sigmoid()
+    options = dict(ignore_index=255, interval=0.9)
+    values = measure(probs, labels, ['ECE', 'NLL'], **options)
     for k in range(2):
-        own = measure(probs[:, k], labels[:, k], ['ECE', 'NLL'], **options)
-        assert {name: found[name][k] for name in own} == pytest.approx(own)
-    assert np.isnan(found['ECE'][2])
-    assert found['ECE_macro'] == pytest.approx(found['ECE'][:2].mean())
-    assert 'ECE_low_macro' not in found and found['NLL_low'].shape == (3,)
-    loader = DataLoader(TensorDataset(logits, labels), batch_size=6)
-    of_model = evaluate(nn.Identity(), loader, ['ECE', 'NLL'], **options)
-    for name, values in found.items():
-        np.testing.assert_allclose(of_model[name], values, rtol=1e-6)
+        expected = measure(probs[:, k], labels[:, k], ['ECE', 'NLL'], **options)
+        assert {name: values[name][k] for name in expected} == pytest.approx(expected)
+    assert np.isnan(values['ECE'][2])
+    assert values['ECE_macro'] == pytest.approx(values['ECE'][:2].mean())
+    assert 'ECE_low_macro' not in values
+    assert values['NLL_low'].shape == (3,)
     assert measure(probs, labels, 'ECE', ignore_index=255).shape == (3,)
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=6)
+    by_model = evaluate(nn.Identity(), loader, ['ECE', 'NLL'], **options)
+    for name, expected in values.items():
+        np.testing.assert_allclose(by_model[name], expected, rtol=1e-6)
 
 
-def test_no_predictions_are_nan():
-    found = measure(np.zeros((2, 3)) + 1 / 3, [9, 9], ['ECE'], ignore_index=9, interval=0.95)
-    assert list(found) == ['ECE', 'ECE_low', 'ECE_high'] and np.isnan(list(found.values())).all()
+def test_measure_no_valid_prediction_is_nan():
+    values = measure(np.zeros((2, 3)) + 1 / 3, [9, 9], ['ECE'], ignore_index=9, interval=0.95)
+    assert list(values) == ['ECE', 'ECE_low', 'ECE_high']
+    assert np.isnan(list(values.values())).all()
 
 
 MEMORY = """
@@ -164,7 +208,7 @@ print(peaks[1] - peaks[0])
 
 
 @pytest.mark.skipif(not hasattr(resource, 'RUSAGE_SELF'), reason='needs the peak of a process')
-def test_memory_is_flat_over_the_images():
-    done = subprocess.run([sys.executable, '-c', MEMORY], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 20_000  # kB, of 500 images of 100 kB
+def test_evaluate_many_images_keeps_memory_flat():
+    process = subprocess.run([sys.executable, '-c', MEMORY], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert int(process.stdout) < 20_000  # kB; the 350 more images have 100 kB each.

@@ -1,4 +1,4 @@
-"""Scores, risks and IoU of images, and how well scores order them: against plain loops."""
+"""Scores, risks and IoU of images, and failure detection by scores: against plain loops."""
 
 import csv
 import itertools
@@ -17,7 +17,8 @@ from mmcalib.metrics import image_failure_figures, image_risks, image_scores, pa
 from mmcalib.metrics.image_scores import CLASSIFIER_SCORES, SEGMENTOR_SCORES
 from mmcalib.openmmlab.metrics import ForegroundIoU, ImageScoreMetric
 
-CLASSES, PLANES = ('background', *'abcd'), ('pred_sem_seg', 'gt_sem_seg')
+CLASSES = ('background', *'abcd')
+MAP_FIELDS = ('pred_sem_seg', 'gt_sem_seg')
 
 
 def draw(size=(4, 5), num_classes=4, seed=0):
@@ -26,75 +27,97 @@ def draw(size=(4, 5), num_classes=4, seed=0):
     return logits.softmax(dim=0)
 
 
+CERTAIN = torch.eye(3)[[0, 1, 2, 1]].T
+UNSURE = torch.tensor([[0.9, 0.6], [0.1, 0.4]])
+PROBABILITIES = [*(draw(seed=seed) for seed in range(4)), CERTAIN, UNSURE, UNSURE[:, :1]]
+
+
 @pytest.mark.parametrize('background', [None, 0])
-def test_scores_are_those_of_loops(background):
-    certain, unsure = torch.eye(3)[[0, 1, 2, 1]].T, torch.tensor([[0.9, 0.6], [0.1, 0.4]])
-    for probs in (*(draw(seed=seed) for seed in range(4)), certain, unsure, unsure[:, :1]):
-        expected = references.image_scores(probs.flatten(1).numpy(), background)
-        for given in (probs, probs.numpy()):
-            found = image_scores(given, background=background)
-            assert found == pytest.approx(expected, rel=1e-6)
+@pytest.mark.parametrize('probs', PROBABILITIES)
+def test_image_scores_tensor_or_array_equals_loop(probs, background):
+    expected = references.image_scores(probs.flatten(1).numpy(), background)
+    assert image_scores(probs, background=background) == pytest.approx(expected, rel=1e-6)
+    assert image_scores(probs.numpy(), background=background) == pytest.approx(expected, rel=1e-6)
 
 
-def test_risks_at_their_limits():
-    nothing, one = np.zeros(4, int), np.array([0, 0, 0, 1])
-    assert set(image_risks(nothing, nothing, background=0).values()) == {0}
-    for pair in ((nothing, one), (one, nothing)):
-        assert list(image_risks(*pair, background=0).values()) == [1, 1, 0.25]
-    assert all(math.isnan(v) for v in image_risks(one, np.full(4, 255)).values())
-    assert image_risks(one, np.full(4, 255), ignore_index=None)['error'] == 1
+def test_image_risks_no_object_or_no_label_are_at_their_limits():
+    no_object = np.zeros(4, int)
+    one_object = np.array([0, 0, 0, 1])
+    no_label = np.full(4, 255)
+    assert set(image_risks(no_object, no_object, background=0).values()) == {0}
+    for predicted, labels in ((no_object, one_object), (one_object, no_object)):
+        assert list(image_risks(predicted, labels, background=0).values()) == [1, 1, 0.25]
+    assert all(math.isnan(risk) for risk in image_risks(one_object, no_label).values())
+    assert image_risks(one_object, no_label, ignore_index=None)['error'] == 1
+
+
+def test_pairwise_dice_no_object_is_1_and_one_prediction_nan():
     assert pairwise_dice(np.zeros((3, 4), int), background=0) == 1
-    assert math.isnan(pairwise_dice(one[None]))
+    assert math.isnan(pairwise_dice(np.array([[0, 0, 0, 1]])))
 
 
 def scores_and_risks(count, seed, levels=None):
+    """Return scores that follow the negative risks, both rounded to so many levels, and risks."""
     rng = np.random.default_rng(seed)
     risks = rng.random(count)
     scores = -risks + 0.5 * rng.standard_normal(count)
     if levels:
-        scores, risks = (np.round(levels * x) / levels for x in (scores, risks))
+        scores = np.round(levels * scores) / levels
+        risks = np.round(levels * risks) / levels
     return scores, risks
 
 
 @pytest.mark.parametrize(('count', 'levels'), [(30, None), (7, 2), (1, None), (6, 1)])
-def test_figures_are_those_of_loops(count, levels):
-    for seed in range(3):
-        scores, risks = scores_and_risks(count, seed, levels)
-        found = image_failure_figures(scores, risks)
-        expected = references.image_failure_figures(scores, risks, 0.5)
-        assert found == pytest.approx(expected, nan_ok=True)
+@pytest.mark.parametrize('seed', range(3))
+def test_image_failure_figures_with_or_without_ties_equal_loop(count, levels, seed):
+    scores, risks = scores_and_risks(count, seed, levels)
+    actual = image_failure_figures(scores, risks)
+    expected = references.image_failure_figures(scores, risks, 0.5)
+    assert actual == pytest.approx(expected, nan_ok=True)
 
 
-def test_an_interval_holds_what_the_population_has():
+def test_image_failure_interval_holds_figures_of_population():
     scores, risks = scores_and_risks(20_000, 0)
-    true, rng, held = image_failure_figures(scores, risks), np.random.default_rng(1), []
+    true_figures = image_failure_figures(scores, risks)
+    rng = np.random.default_rng(1)
+    held = []
     for seed in range(60):
-        drawn = rng.integers(0, len(scores), 60)
-        found = image_failure_figures(
-            scores[drawn], risks[drawn], confidence_interval=0.9, num_bootstrap=200, seed=seed
+        images = rng.integers(0, len(scores), 60)
+        ends = image_failure_figures(
+            scores[images], risks[images], confidence_interval=0.9, num_bootstrap=200, seed=seed
         )
-        held.append([found[f'{n}_low'] <= true[n] <= found[f'{n}_high'] for n in true])
-    assert (np.mean(held, axis=0) > 0.75).all() and np.mean(held) < 0.98
+        held.append(
+            [ends[f'{n}_low'] <= value <= ends[f'{n}_high'] for n, value in true_figures.items()]
+        )
+    assert (np.mean(held, axis=0) > 0.75).all()
+    assert np.mean(held) < 0.98
 
 
-def test_one_image_has_no_interval_and_no_order_and_none_has_nothing():
-    found = image_failure_figures(np.array([0.5]), np.array([0.25]), confidence_interval=0.95)
-    assert (found.pop('AURC'), found.pop('AUGRC')) == (25, 25)
-    empty = image_failure_figures(np.zeros(0), np.zeros(0)), evaluate([], ImageScoreMetric())
-    assert all(math.isnan(v) for values in (found, *empty) for v in values.values())
+def test_image_failure_figures_one_image_have_no_interval_and_no_order():
+    figures = image_failure_figures(np.array([0.5]), np.array([0.25]), confidence_interval=0.95)
+    assert figures.pop('AURC') == 25
+    assert figures.pop('AUGRC') == 25
+    assert all(math.isnan(value) for value in figures.values())
 
 
-def metric_of(scores, **options):
+def test_image_failure_figures_no_image_are_nan():
+    figures = image_failure_figures(np.zeros(0), np.zeros(0))
+    assert all(math.isnan(value) for value in figures.values())
+    figures = evaluate([], ImageScoreMetric())
+    assert all(math.isnan(value) for value in figures.values())
+
+
+def score_metric(scores, **options):
     return ImageScoreMetric(scores, confidence_interval=None, **options)
 
 
-def flat(sample, key):
+def flat_map(sample, key):
     return sample[key]['data'].flatten().numpy()
 
 
-def figures_of(name, scores, risks):
-    found = references.image_failure_figures(np.array(scores), np.array(risks), 0.5)
-    return {f'image/{name}/{key}': value for key, value in found.items()}
+def reference_figures(name, scores, risks):
+    figures = references.image_failure_figures(np.array(scores), np.array(risks), 0.5)
+    return {f'image/{name}/{key}': value for key, value in figures.items()}
 
 
 def approx(values):
@@ -103,52 +126,58 @@ def approx(values):
 
 @pytest.mark.parametrize(('classes', 'background'), [(None, None), (CLASSES, 0)])
 @pytest.mark.parametrize('risk', ['IoU', 'Dice', 'error'])
-def test_segmented_images(classes, background, risk):
-    samples, scores, risks = segmented(9, size=(5, 7)), [], []
+def test_image_score_metric_segmentations_equals_loop(classes, background, risk):
+    samples = segmented(9, size=(5, 7))
+    scores = []
+    risks = []
     for sample in samples:
         probs = sample['seg_logits']['data'].double().softmax(0).flatten(1).numpy()
         scores.append(references.image_scores(probs, background))
-        maps = [flat(sample, key) for key in PLANES]
-        risks.append(references.image_risks(*maps, background)[risk])
+        predicted, labels = (flat_map(sample, key) for key in MAP_FIELDS)
+        risks.append(references.image_risks(predicted, labels, background)[risk])
     expected = {'image/risk': 100 * np.mean(risks)}
     for name in SEGMENTOR_SCORES:
-        expected |= figures_of(name, [each[name] for each in scores], risks)
-    found = evaluate(samples, metric_of(SEGMENTOR_SCORES, risk=risk), meta=dict(classes=classes))
-    assert found == approx(expected)
+        expected |= reference_figures(name, [values[name] for values in scores], risks)
+    metric = score_metric(SEGMENTOR_SCORES, risk=risk)
+    assert evaluate(samples, metric, meta=dict(classes=classes)) == approx(expected)
 
 
-def test_a_classifiers_images_are_right_or_wrong():
+def test_image_score_metric_classifier_risk_is_error():
     samples = classified(40)
     probs, labels = map(np.array, probabilities(samples))
-    wrong = (probs.argmax(axis=1) != labels).astype(float)
-    expected = {'image/risk': 100 * wrong.mean()}
-    expected |= figures_of('entropy', (probs * np.log(probs)).sum(axis=1), wrong)
-    expected |= figures_of('confidence', probs.max(axis=1), wrong)
-    assert evaluate(samples, metric_of(CLASSIFIER_SCORES)) == approx(expected)
+    is_wrong = (probs.argmax(axis=1) != labels).astype(float)
+    expected = {'image/risk': 100 * is_wrong.mean()}
+    expected |= reference_figures('entropy', (probs * np.log(probs)).sum(axis=1), is_wrong)
+    expected |= reference_figures('confidence', probs.max(axis=1), is_wrong)
+    assert evaluate(samples, score_metric(CLASSIFIER_SCORES)) == approx(expected)
 
 
-def test_a_binary_head_has_two_classes():
+def test_image_score_metric_binary_head_has_two_classes():
     probs = torch.tensor([[[0.9, 0.2], [0.6, 0.1]]])
     sample = as_segmented(probs, (probs[0] > 0.5).long(), torch.tensor([[1, 0], [0, 255]]))
-    found = evaluate([sample, sample], metric_of('soft_dice', background=0, risk='Dice'))
-    assert found['image/risk'] == pytest.approx(100 * (1 - 2 / 3))
+    values = evaluate([sample, sample], score_metric('soft_dice', background=0, risk='Dice'))
+    assert values['image/risk'] == pytest.approx(100 * (1 - 2 / 3))
 
 
-def test_an_image_without_a_label_drops_out_and_is_in_the_file(tmp_path):
-    samples, scores = segmented(5), ('confidence', 'soft_dice')
+def test_image_score_metric_image_without_label_is_only_in_the_file(tmp_path):
+    samples = segmented(5)
     samples[2]['gt_sem_seg']['data'][:] = 255
+    scores = ('confidence', 'soft_dice')
     file = tmp_path / 'out/images.csv'
-    found = evaluate(samples, metric_of(scores, out_file=str(file)))
-    assert found == approx(evaluate([*samples[:2], *samples[3:]], metric_of(scores)))
+    actual = evaluate(samples, score_metric(scores, out_file=str(file)))
+    labelled = [*samples[:2], *samples[3:]]
+    assert actual == approx(evaluate(labelled, score_metric(scores)))
     rows = list(csv.DictReader(file.open(encoding='utf-8')))
     assert [row['image'] for row in rows] == [f'image_{n}.jpg' for n in range(5)]
-    assert rows[2]['risk'] == 'nan' and 0 < float(rows[2]['soft_dice']) < 1
+    assert rows[2]['risk'] == 'nan'
+    assert 0 < float(rows[2]['soft_dice']) < 1
 
 
-def test_scores_of_members():
-    samples, generator = segmented(6), torch.Generator().manual_seed(0)
-    names, risks = ('pairwise_dice', 'mutual_information'), []
-    scores = {name: [] for name in names}
+def test_image_score_metric_scores_of_members_equal_loop():
+    samples = segmented(6)
+    generator = torch.Generator().manual_seed(0)
+    risks = []
+    scores = {'pairwise_dice': [], 'mutual_information': []}
     for sample in samples:
         maps = torch.randint(5, (3, 12, 17), generator=generator).short()
         information = torch.rand(1, 12, 17, generator=generator)
@@ -157,30 +186,32 @@ def test_scores_of_members():
         dice = [1 - references.image_risks(*pair, None)['Dice'] for pair in pairs]
         scores['pairwise_dice'].append(np.mean(dice))
         scores['mutual_information'].append(information.mean().item())
-        maps = [flat(sample, key) for key in PLANES]
-        risks.append(references.image_risks(*maps, None)['IoU'])
+        predicted, labels = (flat_map(sample, key) for key in MAP_FIELDS)
+        risks.append(references.image_risks(predicted, labels, None)['IoU'])
     expected = {'image/risk': 100 * np.mean(risks)}
     for name, values in scores.items():
         expected[f'image/{name}'] = np.mean(values)
-        sign = -1 if name == 'mutual_information' else 1  # in nats, and ranked by less
-        expected |= figures_of(name, [sign * s for s in values], risks)
-    assert evaluate(samples, metric_of(names)) == approx(expected)
+        # An image with less mutual information is to be trusted more.
+        sign = -1 if name == 'mutual_information' else 1
+        expected |= reference_figures(name, [sign * value for value in values], risks)
+    assert evaluate(samples, score_metric(tuple(scores))) == approx(expected)
 
 
-def test_foreground_iou_is_mmsegs_but_for_the_background():
+def test_foreground_iou_leaves_background_out_of_that_of_mmseg():
     samples = segmented(3)
-    predicted, label = (np.concatenate([flat(s, key) for s in samples]) for key in PLANES)
-    known = label != 255
-    ious = jaccard_score(label[known], predicted[known], average=None)
+    predicted = np.concatenate([flat_map(sample, 'pred_sem_seg') for sample in samples])
+    labels = np.concatenate([flat_map(sample, 'gt_sem_seg') for sample in samples])
+    is_valid = labels != 255
+    ious = jaccard_score(labels[is_valid], predicted[is_valid], average=None)
     assert evaluate(samples, ForegroundIoU())['mIoU'] == pytest.approx(100 * ious[1:].mean())
-    theirs = evaluate(samples, IoUMetric(), meta={'classes': list('abcde')})['mIoU']
-    assert theirs == pytest.approx(100 * ious.mean(), abs=0.01)
+    mmseg_iou = evaluate(samples, IoUMetric(), meta={'classes': list('abcde')})['mIoU']
+    assert mmseg_iou == pytest.approx(100 * ious.mean(), abs=0.01)
 
 
-def test_nothing_but_background_has_no_iou():
+def test_foreground_iou_only_background_or_no_sample_is_nan():
     samples = segmented(2)
     for sample in samples:
-        for key in PLANES:
+        for key in MAP_FIELDS:
             sample[key]['data'].fill_(0)
-    for found in (samples, []):
-        assert math.isnan(evaluate(found, ForegroundIoU())['mIoU'])
+    assert math.isnan(evaluate(samples, ForegroundIoU())['mIoU'])
+    assert math.isnan(evaluate([], ForegroundIoU())['mIoU'])
