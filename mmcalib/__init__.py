@@ -25,7 +25,7 @@ PUBLIC = {
     'calibrate': 'mmcalib.calibration.calibrate',
     'evaluate': 'mmcalib.metrics.evaluate',
     'measure': 'mmcalib.metrics.measure',
-    'predict': 'mmcalib.tasks.predict.predict',
+    'predict': 'mmcalib.commands.predict.command',
     'reliability_diagram': 'mmcalib.visualization.reliability',
 }
 ROOMS = ('calibration', 'losses', 'metrics', 'openmmlab', 'posthoc', 'predictions', 'visualization')
@@ -38,9 +38,9 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from mmcalib.calibration.calibrate import calibrate as calibrate
+    from mmcalib.commands.predict.command import predict as predict
     from mmcalib.metrics.evaluate import evaluate as evaluate
     from mmcalib.metrics.measure import measure as measure
-    from mmcalib.tasks.predict.predict import predict as predict
     from mmcalib.visualization.reliability import reliability_diagram as reliability_diagram
 else:
 

@@ -90,9 +90,9 @@ def main() -> None:
         args.config, options.pop('checkpoints_and_images')
     )
     # Takes seconds, which a help need not.
+    from mmcalib.commands.predict.command import predict_to_folder
+    from mmcalib.commands.predict.words import report_in_words
     from mmcalib.runs.processes import join_processes
-    from mmcalib.tasks.predict.predict import predict_to_folder
-    from mmcalib.tasks.predict.summary import report_in_words
 
     stopped = 'Stopped: run the same command again to continue.'
     with parser.ending_with_errors(stopped):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmcalib.commands.predict.image_files import find_images, look_at
 from mmcalib.errors import UserError
-from mmcalib.tasks.predict.images import find_images, look_at
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 LONG = PIXELS.astype(np.uint16) << 8

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from mmcalib.commands.predict.predictor import Prediction
+from mmcalib.commands.predict.scores import FolderScores, ImageScores
 from mmcalib.reports.page import environment
-from mmcalib.tasks.predict.predictor import Prediction
-from mmcalib.tasks.predict.scores import FolderScores, ImageScores
 from mmcalib.texts import printable
 
 MOST_NAMED = 20
@@ -121,7 +121,7 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     names = {files: path.name if count[path.name] == 1 else path for files, path in paths.items()}
     links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
     return (
-        environment()
+        environment(Path(__file__).parent)
         .get_template('gallery.html')
         .render(
             title='Predictions to look at',

@@ -14,6 +14,8 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
 from torch.utils.data import DataLoader
 
+from mmcalib.commands.predict.image_files import GREY, look_at
+from mmcalib.commands.predict.scores import ImageScores, Scorer
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
 from mmcalib.openmmlab.sample_writing import disagreement_in
@@ -25,8 +27,6 @@ from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_pipelines, type_name, without_labels
 from mmcalib.runs.weights import build_model
-from mmcalib.tasks.predict.images import GREY, look_at
-from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.pixels import as_rgb
 
 LOADER_HINT = (

@@ -23,11 +23,11 @@ from forked import call_forked
 from sklearn.isotonic import isotonic_regression
 
 import mmcalib
+from mmcalib.commands.predict import folder as prediction_folder
+from mmcalib.commands.predict.command import predict_to_folder
+from mmcalib.commands.predict.words import gallery_of, report_in_words
 from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.tasks.predict import folder as prediction_folder
-from mmcalib.tasks.predict.predict import predict_to_folder
-from mmcalib.tasks.predict.summary import gallery_of, report_in_words
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 TABLES = {'predictions.csv', 'settings.json', 'summary.json', 'gallery.html'}

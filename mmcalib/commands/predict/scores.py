@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.commands.predict.evidence import TEST_AGAIN
 from mmcalib.errors import UserError
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.log_bins import count_in_log_bins
@@ -27,12 +28,11 @@ from mmcalib.metrics.risk_threshold import (
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_number
 from mmcalib.predictions.objects import RIGHT_IOU, Objects
-from mmcalib.tasks.predict.validation import TEST_AGAIN
 
 if TYPE_CHECKING:
     from sklearn.isotonic import IsotonicRegression
 
-    from mmcalib.tasks.predict.predictor import Prediction
+    from mmcalib.commands.predict.predictor import Prediction
 
 THRESHOLD = 0.9
 NOTHING = (math.nan, math.nan)
@@ -141,7 +141,7 @@ class Scorer:
         classes: K names.
         threshold: Above which confidence predictions are kept; 0.9 if None, unless a risk sets it.
         validation: The statistics of a test with labels, of
-            :func:`~mmcalib.tasks.predict.validation.statistics_of`; None for no expected
+            :func:`~mmcalib.commands.predict.evidence.statistics_of`; None for no expected
             accuracies.
         risk: The share of the predictions that are kept which may be wrong.
         probability: That of the bound on the risk, and of the intervals of accuracies.

@@ -11,18 +11,18 @@ from mmengine.dist import all_gather_object, get_dist_info
 
 from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import split_members
+from mmcalib.commands.predict.evidence import statistics_of
+from mmcalib.commands.predict.folder import ARRAYS, PICTURES, SETTINGS, PredictionFolder
+from mmcalib.commands.predict.image_files import find_images
+from mmcalib.commands.predict.predictor import Prediction, Predictor, unlabelled_steps
+from mmcalib.commands.predict.scores import FolderScores, Scorer
+from mmcalib.commands.predict.words import Report, gallery_of
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.options import check_share
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
 from mmcalib.runs.record import identity
-from mmcalib.tasks.predict.folder import ARRAYS, PICTURES, SETTINGS, PredictionFolder
-from mmcalib.tasks.predict.images import find_images
-from mmcalib.tasks.predict.predictor import Prediction, Predictor, unlabelled_steps
-from mmcalib.tasks.predict.scores import FolderScores, Scorer
-from mmcalib.tasks.predict.summary import Report, gallery_of
-from mmcalib.tasks.predict.validation import statistics_of
 
 File = str | os.PathLike
 Files = File | Sequence[File]
@@ -57,7 +57,7 @@ def predict(
         checkpoint: Its checkpoint; or several, of which some may have a config of their own as
             ``CONFIG.py:CHECKPOINT``, for the mean of their probabilities.
         images: Files, folders, patterns or lists, as
-            :func:`~mmcalib.tasks.predict.images.find_images` takes them.
+            :func:`~mmcalib.commands.predict.image_files.find_images` takes them.
         show_progress: Whether to show a bar on stderr.
         options: See :func:`prepare`.
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mmcalib.commands.predict.predictor import Prediction
+from mmcalib.commands.predict.scores import Scorer
+from mmcalib.commands.predict.words import Report, captions_of
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 from mmcalib.runs.record import differences, read_json
-from mmcalib.tasks.predict.predictor import Prediction
-from mmcalib.tasks.predict.scores import Scorer
-from mmcalib.tasks.predict.summary import Report, captions_of
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 
 SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
