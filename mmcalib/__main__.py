@@ -39,6 +39,11 @@ class Command(NamedTuple):
 COMMANDS = {
     'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
     'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+    'robustness': Command(
+        'mmcalib.cli.test_robustness',
+        'mmcalib.commands.test_robustness.command',
+        'test_under_shift',
+    ),
     'sweep': Command('mmcalib.cli.sweep', 'mmcalib.commands.sweep.command', 'sweep_parameter'),
     'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
     'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
@@ -53,7 +58,6 @@ COMMANDS = {
 UNMOVED = {
     'calibrate': 'calibrate',
     'predict': 'predict',
-    'robustness': 'test_robustness',
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}
 

@@ -143,7 +143,7 @@ def sweep_settings(options: SweepOptions, config: str, cfg: Config, parameter: s
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
         'training': {
-            **describe_training(cfg),
+            **describe_training(cfg, processes=options.gpus or 1),
             'amp': options.amp,
             'auto_scale_lr': options.auto_scale_lr,
             'gpus': options.gpus,

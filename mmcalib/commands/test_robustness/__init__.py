@@ -1,1 +1,1 @@
-"""Tests on corrupted images and on other data sets."""
+"""The command ``robustness``: tests on corrupted images and on other data sets."""

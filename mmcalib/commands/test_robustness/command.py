@@ -1,14 +1,14 @@
-"""From the arguments of tools/test_robustness.py to a record of each model on each test set."""
+"""The command ``robustness``: from its options to a record of each model on each test set."""
 
 from __future__ import annotations
 
-import argparse
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from itertools import compress, product
 from pathlib import Path
+from typing import NamedTuple
 
+from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 from rich.console import Console
@@ -17,8 +17,9 @@ from rich.progress import track
 from mmcalib import __version__
 from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import find_checkpoint
-from mmcalib.cli.parser import ToolParser
-from mmcalib.commands.test_robustness.test_sets import Shift, plan_shifts, set_loader
+from mmcalib.cli.processes import is_first_process
+from mmcalib.cli.test_robustness import RobustnessOptions
+from mmcalib.commands.test_robustness.test_sets import TestSet, plan_test_sets, set_test_loader
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
 from mmcalib.openmmlab.metrics import CalibrationMetric
@@ -40,111 +41,181 @@ from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights
 from mmcalib.runs.work_dir import locked
 
-METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
-# Hooks that would draw or log each of many tests.
-SILENT = ('ConfidenceMapHook', 'LoggerHook', 'ReliabilityDiagramHook', 'VisualizationHook')
+COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
+# Options of the config's metric that the compared metrics keep.
+KEPT_OPTIONS = ('protocol', 'num_bins', 'ignore_index', 'boundary_width')
+# These hooks would draw or log each of many tests.
+SILENCED_HOOKS = (
+    'ConfidenceMapHook',
+    'LoggerHook',
+    'ReliabilityDiagramHook',
+    'VisualizationHook',
+)
 
 
-def run(parser: ToolParser, args: argparse.Namespace) -> None:
-    """Test models on clean and on shifted data."""
-    with parser.ending_with_errors('Stopped: the same call goes on where it was.'):
-        cfg = load_config(args.config, args.cfg_options)
-        cfg.launcher = args.launcher
-        set_work_dir(cfg, args.work_dir, limit=args.limit)
-        set_test(cfg, split=args.split, evaluation=args.evaluation)
-        if not args.work_dir:
-            cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
-        set_loader(cfg, args)
-        checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
-        alone = MeanOptions(members=())
-        tested = [prepare_model(cfg, [Network(cfg, each)], alone) for each in checkpoints]
+class ShiftTest(NamedTuple):
+    """A model, the test set that it is tested on, and the folder for its record."""
+
+    model: TestedModel
+    test_set: TestSet
+    folder: Path
+
+
+def test_under_shift(options: RobustnessOptions) -> None:
+    """Test models on clean and on shifted data, and print a table for each."""
+    cfg = config_for_shifts(options)
+    models = []
+    for name in options.checkpoints:
+        network = Network(cfg, read_checkpoint(find_checkpoint(name)))
+        models.append(prepare_model(cfg, [network], MeanOptions(members=())))
+    with locked(cfg.work_dir, first=is_first_process(options.launcher)):
         runner = build_runner(cfg)
         build_data(runner, ['test'])
+        compare_few_metrics(runner)
         check_run(runner, ['test'])
-        shifts = plan_shifts(cfg, args)
-        _compare_few_metrics(runner)
-        runner._hooks = [hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENT)]
-        log_start(runner, ('test',))
-        with locked(cfg.work_dir, first=is_main_process()):
-            _test_all(runner, shifts, tested)
+        test_sets = plan_test_sets(cfg, options)
+        silence_hooks(runner)
+        log_start(runner, ['test'])
+        classes = tested_classes(runner)
+        check_test_sets(runner, test_sets, classes)
+        run_tests(runner, models, test_sets, classes)
     if is_main_process():
-        names = [model_folder_name(model.description) for model in tested]
-        folders = [Path(cfg.work_dir, name, CLEAN) for name in names]
-        found = [next(read_runs(folder / RESULTS)) for folder in folders]
-        print(robustness_table(found))
-        if any(shift.kind == 'corruption' for shift in shifts):
-            how = 'Images of the' if args.stored else 'Corrupted by'
-            print(f'{how} {shift_description(found[0].tests)}.')
-        print(f'Files: {cfg.work_dir}')
+        print_tables(cfg.work_dir, models, test_sets, options)
     leave_processes()
 
 
-def _compare_few_metrics(runner: Runner) -> None:
-    """Have a test measure what is compared, by the protocol of the config's first metric."""
-    evaluator = runner._test_evaluator = runner.test_evaluator  # of every loop that is built
-    metrics = evaluator.metrics
-    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
-    first = next((metric for metric in ours if metric.prefix == 'calibration'), None)
-    names = ('protocol', 'num_bins', 'ignore_index', 'boundary_width')
-    options = {name: getattr(first, name) for name in names} if first else {}
-    metric = CalibrationMetric(list(METRICS), **options)
+def config_for_shifts(options: RobustnessOptions) -> Config:
+    """Return the config as the options change it."""
+    cfg = load_config(options.config, options.cfg_options)
+    cfg.launcher = options.launcher
+    set_work_dir(cfg, options.work_dir, limit=options.limit)
+    set_test(cfg, split=options.split, evaluation=options.evaluation)
+    if not options.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
+    set_test_loader(cfg, options)
+    return cfg
+
+
+def compare_few_metrics(runner: Runner) -> None:
+    """Replace the calibration metrics by the compared ones, with the options of the main metric."""
+    evaluator = runner.test_evaluator
+    runner._test_evaluator = evaluator  # Every test loop that is built takes it.
+    kept_metrics = []
+    kept_options = {}
+    for metric in evaluator.metrics:
+        if not isinstance(metric, CalibrationMetric):
+            kept_metrics.append(metric)
+        elif metric.prefix == 'calibration' and not kept_options:
+            kept_options = {name: getattr(metric, name) for name in KEPT_OPTIONS}
+    metric = CalibrationMetric(list(COMPARED_METRICS), **kept_options)
     metric.dataset_meta = runner.test_dataloader.dataset.metainfo
-    evaluator.metrics = [*(each for each in metrics if each not in ours), metric]
+    evaluator.metrics = [*kept_metrics, metric]
 
 
-def _test_all(runner: Runner, shifts: list[Shift], tested: list[TestedModel]) -> None:
-    """Leave a record of each model and test set, unless it is there."""
-    classes = tested_classes(runner)
-    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
-    for shift in (each for each in shifts if each not in corruptions[1:]):  # of one data set
-        _use(runner, shift)
+def silence_hooks(runner: Runner) -> None:
+    """Remove the hooks that would draw or log each test."""
+    runner._hooks = [
+        hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENCED_HOOKS)
+    ]
+
+
+def check_test_sets(runner: Runner, test_sets: Sequence[TestSet], classes: Sequence[str]) -> None:
+    """Refuse test sets that cannot be tested before the first test, which saves hours.
+
+    Corruptions are of one data set, so the first one is checked for all.
+    """
+    has_corruption = False
+    for test_set in test_sets:
+        if test_set.kind == 'corruption':
+            if has_corruption:
+                continue
+            has_corruption = True
+        use_test_set(runner, test_set)
         build_data(runner, ['test'])
         check_run(runner, ['test'])
-        if shift.kind == 'data' and (found := tested_classes(runner)) != classes:
-            wrong = class_difference(classes, found)
-            raise UserError(f'--data {shift.name} has other classes: {wrong}')
-    for handler in runner.logger.handlers:
-        if not isinstance(handler, logging.FileHandler):  # which has what single tests say
-            handler.setLevel(logging.ERROR)
-    plan = [
-        (model, shift, Path(runner.work_dir, model_folder_name(model.description), shift.folder))
-        for model, shift in product(tested, shifts)
-    ]
-    left = [[not _is_done(folder, _of(runner, shift)) for *_, shift, folder in plan]]
-    broadcast_object_list(left)  # of the first process, which alone writes files
-    plan = [*compress(plan, left[0])]
-    loaded, screen = None, Console(quiet=not is_main_process(), stderr=True)
-    if finished := len(tested) * len(shifts) - len(plan):
-        screen.print(f'{finished} tests are finished already.')
-    for model, shift, folder in track(plan, 'Testing', console=screen):
-        if model is not loaded:
-            load_weights(runner.model, model.checkpoints, classes)
-            loaded = model
-        _use(runner, shift)
-        runner._work_dir = str(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        metrics = run_test(runner, model, shift=_of(runner, shift))
-        named = model_label(model.description, experiment=Path(runner.cfg.filename).stem)
-        screen.print(f'{named}, {shift.text}: {headline_text(metrics)}')
+        if test_set.kind == 'data' and tested_classes(runner) != classes:
+            difference = class_difference(classes, tested_classes(runner))
+            raise UserError(f'--data {test_set.name} has other classes: {difference}')
 
 
-def _use(runner: Runner, shift: Shift) -> None:
-    """Have the runner's next test take the data of a shift."""
-    runner._test_dataloader = deepcopy(shift.loader)
-    runner.cfg.test_dataloader = deepcopy(shift.loader)  # which the record describes
+def use_test_set(runner: Runner, test_set: TestSet) -> None:
+    """Have the next test of a Runner take the data of a test set."""
+    runner._test_dataloader = deepcopy(test_set.loader)
+    runner.cfg.test_dataloader = deepcopy(test_set.loader)  # The record describes this one.
     runner._test_loop = deepcopy(runner.cfg.test_cfg)
 
 
-def _of(runner: Runner, shift: Shift) -> dict:
-    """Return what a record says of its shift; with equal ones a test gives the same figures."""
+def run_tests(
+    runner: Runner,
+    models: Sequence[TestedModel],
+    test_sets: Sequence[TestSet],
+    classes: Sequence[str],
+) -> None:
+    """Write a record of each model and test set, unless it exists."""
+    for handler in runner.logger.handlers:
+        if not isinstance(handler, logging.FileHandler):  # The file keeps the lines of each test.
+            handler.setLevel(logging.ERROR)
+    tests = unfinished_tests(runner, models, test_sets)
+    console = Console(quiet=not is_main_process(), stderr=True)
+    num_finished = len(models) * len(test_sets) - len(tests)
+    if num_finished:
+        console.print(f'{num_finished} tests are finished already.')
+    loaded_model = None
+    for model, test_set, folder in track(tests, 'Testing', console=console):
+        if model is not loaded_model:
+            load_weights(runner.model, model.checkpoints, classes)
+            loaded_model = model
+        use_test_set(runner, test_set)
+        folder.mkdir(parents=True, exist_ok=True)
+        runner._work_dir = str(folder)
+        metrics = run_test(runner, model, shift=shift_record(runner, test_set))
+        label = model_label(model.description, experiment=Path(runner.cfg.filename).stem)
+        console.print(f'{label}, {test_set.text}: {headline_text(metrics)}')
+
+
+def unfinished_tests(
+    runner: Runner, models: Sequence[TestedModel], test_sets: Sequence[TestSet]
+) -> list[ShiftTest]:
+    """Return the tests that have no record yet, model by model, the same on all processes."""
+    tests = []
+    for model in models:
+        model_folder = Path(runner.work_dir, model_folder_name(model.description))
+        for test_set in test_sets:
+            tests.append(ShiftTest(model, test_set, model_folder / test_set.folder_name))
+    flags = [not is_finished(test.folder, shift_record(runner, test.test_set)) for test in tests]
+    broadcast_object_list(flags)  # The first process alone writes files, so it decides.
+    return [test for test, is_unfinished in zip(tests, flags, strict=True) if is_unfinished]
+
+
+def shift_record(runner: Runner, test_set: TestSet) -> dict:
+    """Return what a record holds of its shift; tests with equal ones have the same metrics."""
     cfg = runner.cfg
-    parts = [shift.loader['dataset'], cfg.test_evaluator, cfg.test_cfg, cfg.get('limit')]
-    return {**shift.described, 'digest': digest([plain(parts), __version__])}
+    evaluation = [test_set.loader['dataset'], cfg.test_evaluator, cfg.test_cfg, cfg.get('limit')]
+    return {**test_set.description, 'digest': digest([plain(evaluation), __version__])}
 
 
-def _is_done(folder: Path, shift: Mapping) -> bool:
-    """Return whether the folder of a model and a shift has a test that gives the same figures."""
+def is_finished(folder: Path, shift: Mapping) -> bool:
+    """Return whether a folder has the record of a test under this shift."""
     try:
-        return Record.read(folder / RESULTS).evaluation.get('shift') == shift
-    except (FileNotFoundError, ValueError):  # or cut off
+        record = Record.read(folder / RESULTS)
+    except (FileNotFoundError, ValueError):  # A record that is cut off is a ValueError.
         return False
+    return record.evaluation.get('shift') == shift
+
+
+def print_tables(
+    work_dir: str,
+    models: Sequence[TestedModel],
+    test_sets: Sequence[TestSet],
+    options: RobustnessOptions,
+) -> None:
+    """Print the tests of each model, those of earlier calls among them."""
+    runs = []
+    for model in models:
+        folder = Path(work_dir, model_folder_name(model.description), CLEAN)
+        runs.append(next(read_runs(folder / RESULTS)))
+    print(robustness_table(runs))
+    if any(test_set.kind == 'corruption' for test_set in test_sets):
+        start = 'Images of the' if options.stored else 'Corrupted by'
+        print(f'{start} {shift_description(runs[0].tests)}.')
+    print(f'Files: {work_dir}')

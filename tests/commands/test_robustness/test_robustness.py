@@ -20,12 +20,13 @@ from mmcalib.runs.record import Record
 
 pytestmark = needs_extra
 SHIFTS = ['--corruptions', 'gaussian_noise', 'fog', '--severities', '0', '1', '5']
-TESTS = [('clean', 0), *((name, s) for name in ('gaussian_noise', 'fog') for s in (1, 5))]
+TESTS = [('clean', 0), ('gaussian_noise', 1), ('gaussian_noise', 5), ('fog', 1), ('fog', 5)]
 DIGITS = 'mmcalib::ce/digits.py'
 
 
 @pytest.fixture(scope='module')
 def project(tmp_path_factory):
+    """Folder with a config and two checkpoints, the second one calibrated."""
     folder = tmp_path_factory.mktemp('project')
     shifted.write_project(folder, 'classifier')
     return folder
@@ -33,177 +34,203 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def run(project, monkeypatch):
-    """``run('work', …)`` tests the plain checkpoint, and returns what it has found there."""
+    """Function that tests checkpoints and returns what all tests in the work dir measured."""
     monkeypatch.chdir(project)
 
-    def call_tool(work_dir, *arguments, config='tiny.py', checkpoints=('plain.pth',)):
+    def run_tool(work_dir, *arguments, config='tiny.py', checkpoints=('plain.pth',)):
         arguments = [config, *checkpoints, *(arguments or SHIFTS), '--work-dir', work_dir]
         call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
-        return models_in(work_dir)
+        return read_models(work_dir)
 
-    return call_tool
-
-
-def models_in(folder):
-    paths = sorted(Path(folder).glob('*/clean/results.json'))
-    return [run for path in paths for run in read_runs(path)]
+    return run_tool
 
 
-def names(model):
+def read_models(folder):
+    models = []
+    for path in sorted(Path(folder).glob('*/clean/results.json')):
+        models += read_runs(path)
+    return models
+
+
+def shift_names(model):
     return [(test['name'], test['severity']) for test in model.tests]
 
 
-def numbers(models):
-    return sorted(
-        (model.label, names(model), [test['metrics'] for test in model.tests]) for model in models
-    )
+def all_metrics(models):
+    """Return label, tests and metrics of each model, in the order of their labels."""
+    metrics = []
+    for model in models:
+        metrics.append((model.label, shift_names(model), [test['metrics'] for test in model.tests]))
+    return sorted(metrics)
 
 
 @pytest.fixture(scope='module')
 def tested(project):
+    """The tests of both checkpoints on all shifts."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(project)
         arguments = ['tiny.py', 'plain.pth', 'warm.pth', *SHIFTS, '--work-dir', 'one']
         call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
-        return models_in(project / 'one')
+        return read_models(project / 'one')
+
+
+class StartedTests(list):
+    """Name and severity of each test that a call starts.
+
+    Attributes:
+        most: Number of tests after which an interruption comes.
+        workers: Number of data loader workers that a test has.
+    """
+
+    most = 99
+    workers = 0
 
 
 @pytest.fixture
-def count(monkeypatch):
-    """The tests that calls run; set ``count.most`` for an interruption after as many."""
+def started(monkeypatch):
+    """The tests that calls start."""
+    tests = StartedTests()
+    run_test = command.run_test
 
-    class Count(list):
-        most, workers = 99, 0
-
-    found, original = Count(), command.run_test
-
-    def run_test(runner, *arguments, shift, **options):
-        if len(found) == found.most:
+    def run_counted_test(runner, *arguments, shift, **options):
+        if len(tests) == tests.most:
             raise KeyboardInterrupt
-        found.append((shift['name'], shift['severity']))
-        assert runner.cfg.test_dataloader.num_workers == found.workers
-        return original(runner, *arguments, shift=shift, **options)
+        tests.append((shift['name'], shift['severity']))
+        assert runner.cfg.test_dataloader.num_workers == tests.workers
+        return run_test(runner, *arguments, shift=shift, **options)
 
-    monkeypatch.setattr(command, 'run_test', run_test)
-    return found
+    monkeypatch.setattr(command, 'run_test', run_counted_test)
+    return tests
 
 
-def _interrupted(*_):
+def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_every_checkpoint_is_tested_on_every_shift_once(tested, project):
+def test_robustness_two_checkpoints_tested_on_every_shift(tested, project):
     assert [model.label for model in tested] == ['CE', 'CE + temperature']
-    wanted = {'accuracy/top1', 'calibration/AECE', 'calibration/NLL', 'calibration/AUGRC'}
+    keys = {'accuracy/top1', 'calibration/AECE', 'calibration/NLL', 'calibration/AUGRC'}
     for model in tested:
-        assert names(model) == TESTS
+        assert shift_names(model) == TESTS
         for test in model.tests:
-            assert wanted <= test['metrics'].keys()
+            assert keys <= test['metrics'].keys()
             assert np.isfinite(list(test['metrics'].values())).all()
     files = list((project / 'one').glob('*/*/calibration.npz'))
     assert len(files) == 10
     for file in files:
         statistics = CalibrationStatistics.load(file)
-        assert statistics.num_predictions == 12 and statistics.num_bins == 10
+        assert statistics.num_predictions == 12
+        assert statistics.num_bins == 10
         record = json.loads((file.parent / 'results.json').read_text())
         assert statistics.metrics['ECE'] == pytest.approx(record['metrics']['calibration/ECE'])
-    plain, warm = tested
+    plain, calibrated = tested
     assert plain.record.evaluation['dataset']['samples'] == 12
-    assert plain.tests[0]['metrics'] != warm.tests[0]['metrics']
+    assert plain.tests[0]['metrics'] != calibrated.tests[0]['metrics']
 
 
-def test_a_test_under_shift_is_a_test_with_the_transform(tested, project, monkeypatch):
+def test_robustness_corruption_equals_test_with_transform(tested, project, monkeypatch):
     monkeypatch.chdir(project)
-    corrupt = "dict(type='Corrupt', corruption='fog', severity=5)"
+    transform = "dict(type='Corrupt', corruption='fog', severity=5)"
     (project / 'by_hand.py').write_text(
-        f"_base_ = 'tiny.py'\npipeline = [dict(type='LoadImageFromFile'), {corrupt}, "
+        f"_base_ = 'tiny.py'\npipeline = [dict(type='LoadImageFromFile'), {transform}, "
         "dict(type='PackInputs')]\ntest_dataloader = dict(dataset=dict(pipeline=pipeline))\n"
     )
     arguments = ['by_hand.py', 'plain.pth', '--work-dir', 'by_hand']
     call_here('test.py', *arguments, monkeypatch=monkeypatch)
-    metrics = json.loads((project / 'by_hand/results.json').read_text())['metrics']
-    found = tested[0].tests[-1]['metrics']
-    assert found['accuracy/top1'] == metrics['accuracy/top1']
-    assert found['calibration/ECE'] == pytest.approx(metrics['calibration/ECE'])
+    expected = json.loads((project / 'by_hand/results.json').read_text())['metrics']
+    actual = tested[0].tests[-1]['metrics']
+    assert actual['accuracy/top1'] == expected['accuracy/top1']
+    assert actual['calibration/ECE'] == pytest.approx(expected['calibration/ECE'])
 
 
-def test_a_call_that_was_stopped_goes_on(tested, run, count, capsys, monkeypatch):
+def test_robustness_interrupted_continues_where_it_stopped(tested, run, started, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match='goes on'):
-        patch.setattr(Record, 'write', _interrupted)  # before the clean test has ended
+        patch.setattr(Record, 'write', interrupt)  # The clean test has not ended then.
         run('stopped')
-    assert count == [TESTS[0]]
-    count.clear()
-    count.most = 2
+    assert started == TESTS[:1]
+    started.clear()
+    started.most = 2
     with pytest.raises(SystemExit, match='goes on'):
         run('stopped')
-    count.most, count.workers = 99, 2
-    # And one test as a kill while it was written by other means would leave it.
+    assert started == TESTS[:2]
+    started.clear()
+    started.most = 99
+    started.workers = 2
+    # A record that was written by other means may be cut off.
     (record,) = Path('stopped').glob('*/clean/results.json')
     record.write_text('{"metrics": ')
-    again = run('stopped', *SHIFTS, '--workers', 2)
-    assert count == [*TESTS[:2], TESTS[0], *TESTS[2:]]
-    assert numbers(again) == numbers(tested[:1])
+    models = run('stopped', *SHIFTS, '--workers', 2)
+    assert started == [TESTS[0], *TESTS[2:]]
+    assert all_metrics(models) == all_metrics(tested[:1])
 
-    # What is done is printed again without a test.
-    count.workers = 0
-    again = run('one', checkpoints=('plain.pth', 'warm.pth'))
-    assert numbers(again) == numbers(tested) and len(count) == 6
-    said, progress = capsys.readouterr()
+
+def test_robustness_repeated_tests_nothing_twice(tested, run, started, capsys):
+    models = run('one', checkpoints=('plain.pth', 'warm.pth'))
+    assert not started
+    assert all_metrics(models) == all_metrics(tested)
+    output, progress = capsys.readouterr()
     assert '10 tests are finished already' in progress
     for text in (
         'CE + temperature', 'top-1 (%)', 'NLL (nats)', 'noise, mean', 'weather, worst',
         'overall, worst', 'Corrupted by gaussian_noise, fog at severity 1, 5.',
     ):  # fmt: skip
-        assert text in said
+        assert text in output
 
 
-def test_only_what_was_tested_alike_is_kept(tested, project, run, count):
+def test_robustness_other_test_or_model_tested_again(tested, project, run, started):
     shutil.copytree(project / 'one', project / 'more')
-    narrow = ['--corruptions', 'fog', '--severities', '3', '--seed']
-    more = run('more', *narrow, 0)
-    assert [model.label for model in more] == ['CE', 'CE + temperature']
-    assert more[1].tests == tested[1].tests and count == [('fog', 3)]
-    assert names(more[0]) == [*TESTS[:4], ('fog', 3), TESTS[4]]
-    # Corruptions of another seed are no more tests of the same, nor what has other bins.
-    other = run('more', *narrow, 1)
-    assert [test.get('seed') for test in other[0].tests] == [None, 1] and len(count) == 2
-    narrow[3] = '1'
-    more = run('more', *narrow, 0, '--cfg-options', 'test_evaluator.1.num_bins=5')
-    changed = next(model for model in more if model.label == 'CE')
-    assert len(count) == 4 and changed.record.evaluation['num_bins'] == 5
-    assert names(changed) == [TESTS[0], ('fog', 1)]
-    # Nor are other weights the same model.
-    state = torch.load('plain.pth', weights_only=False)
-    state['state_dict']['head.fc.bias'] += 1
-    torch.save(state, 'plainer.pth')
-    run('one', *narrow, 0, checkpoints=('plain.pth', 'plainer.pth'))
-    assert len(count) == 6
+    fog = ['--corruptions', 'fog', '--severities']
+    models = run('more', *fog, '3', '--seed', 0)
+    assert [model.label for model in models] == ['CE', 'CE + temperature']
+    assert models[1].tests == tested[1].tests
+    assert started == [('fog', 3)]
+    assert shift_names(models[0]) == [*TESTS[:4], ('fog', 3), TESTS[4]]
+    # Another seed makes other images.
+    models = run('more', *fog, '3', '--seed', 1)
+    assert [test.get('seed') for test in models[0].tests] == [None, 1]
+    assert len(started) == 2
+    # Other bins give another ECE.
+    arguments = [*fog, '1', '--seed', 0, '--cfg-options', 'test_evaluator.1.num_bins=5']
+    models = run('more', *arguments)
+    changed = next(model for model in models if model.label == 'CE')
+    assert len(started) == 4
+    assert changed.record.evaluation['num_bins'] == 5
+    assert shift_names(changed) == [TESTS[0], ('fog', 1)]
+    # Other weights are another model.
+    checkpoint = torch.load('plain.pth', weights_only=False)
+    checkpoint['state_dict']['head.fc.bias'] += 1
+    torch.save(checkpoint, 'plainer.pth')
+    run('one', *fog, '1', '--seed', 0, checkpoints=('plain.pth', 'plainer.pth'))
+    assert len(started) == 6
 
 
-def test_two_processes_equal_one(tested, project, free_port):
+def test_robustness_two_processes_equals_one(tested, project, free_port):
     shifts = ['--corruptions', 'gaussian_noise', '--severities', '5']
     call_forked(
         'test_robustness.py', 'tiny.py', 'plain.pth', 'warm.pth', *shifts, '--work-dir', 'two',
         cwd=project, ranks=2, port=free_port,
     )  # fmt: skip
-    for one, two in zip(tested, models_in(project / 'two'), strict=True):
-        assert (one.label, [TESTS[0], TESTS[2]]) == (two.label, names(two))
-        for ours, theirs in zip((one.tests[0], one.tests[2]), two.tests, strict=True):
-            # float32 in other batches
-            assert ours['metrics'] == pytest.approx(theirs['metrics'], rel=1e-6)
+    for expected, actual in zip(tested, read_models(project / 'two'), strict=True):
+        assert actual.label == expected.label
+        assert shift_names(actual) == [TESTS[0], TESTS[2]]
+        expected_tests = [expected.tests[0], expected.tests[2]]
+        for expected_test, actual_test in zip(expected_tests, actual.tests, strict=True):
+            # Two processes have other batches, so float32 rounds differently.
+            assert actual_test['metrics'] == pytest.approx(expected_test['metrics'], rel=1e-6)
 
 
-def test_a_stored_set_of_some_samples(project, run, capsys):
+def test_robustness_stored_set_with_limit_replaces_images(project, run, capsys):
     shutil.copy(write_arrays(project / 'c') / 'fog.npy', project / 'c/snow.npy')
     shifts = ['--corruptions', 'fog', 'snow', '--severities', '1', '5']
     (model,) = run('stored', '--stored', 'c', *shifts, '--limit', '8')
-    assert len(model.tests) == 5 and model.record.limit == 8
-    assert [test.get('stored') for test in model.tests] == [None, *['c'] * 4]
+    assert len(model.tests) == 5
+    assert model.record.limit == 8
+    assert [test.get('stored') for test in model.tests] == [None, 'c', 'c', 'c', 'c']
     assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
 
-def test_other_data_of_the_same_classes(project, run, count, capsys):
-    count.workers = 1
+def test_robustness_other_data_tested_or_refused_by_classes(project, run, started, capsys):
+    started.workers = 1
     for name, classes in (('night', 4), ('three', 3)):
         shifted.write_folders(project / name, classes=classes, per_class=2)
         text = (project / 'tiny.py').read_text().replace("'data'", f"'{name}'")
@@ -215,8 +242,8 @@ def test_other_data_of_the_same_classes(project, run, count, capsys):
     assert 'night' in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run(*arguments, 'night=three.py')
-    said = ' '.join(capsys.readouterr().err.split())
-    assert '--data night has other classes: it has 3 classes, not 4' in said
+    error = ' '.join(capsys.readouterr().err.split())
+    assert '--data night has other classes: it has 3 classes, not 4' in error
 
 
 @pytest.mark.parametrize(
@@ -236,7 +263,7 @@ def test_other_data_of_the_same_classes(project, run, count, capsys):
         (['--stored', 'nowhere'], '--stored nowhere, gaussian_noise 1: there is neither'),
     ],
 )
-def test_wrong_arguments(arguments, message, run, capsys):
+def test_robustness_invalid_arguments_refused(arguments, message, run, capsys):
     for number, options in enumerate(('to_rgb=False', 'mean=[0.0] * 3', 'std=None'), 1):
         Path(f'{number}.py').write_text(
             f"_base_ = 'tiny.py'\nmodel = dict(data_preprocessor=dict({options}))"
@@ -246,7 +273,7 @@ def test_wrong_arguments(arguments, message, run, capsys):
     assert message in ' '.join(capsys.readouterr().err.split())
 
 
-def test_hooks_of_ones_own_do_not_draw_each_test(project, run):
+def test_robustness_drawing_hook_draws_nothing(project, run):
     hook = "custom_hooks = [dict(type='ReliabilityDiagramHook')]"
     (project / 'drawing.py').write_text(f"_base_ = 'tiny.py'\n{hook}\n")
     run('drawing', '--corruptions', 'contrast', '--severities', '1', config='drawing.py')
@@ -254,14 +281,17 @@ def test_hooks_of_ones_own_do_not_draw_each_test(project, run):
     assert not list(Path('drawing').rglob('*.png'))
 
 
-def test_corruptions_that_small_images_cannot_have(run, capsys):
-    """Of sets they are left out, and refused where nothing else is left, or by their names."""
-    for wanted, message in (  # before the weights, which are others
+@pytest.mark.parametrize(
+    ('corruptions', 'message'),
+    [
+        # Those of sets are left out; the error is of the weights, which come later.
         (['digital', 'holdout'], 'pixels and these have 8×8: elastic_transform, pixelate, '),
         (['noise', 'fog'], 'leave out fog'),
         (['blur'], 'leave out defocus_blur, glass_blur, '),
-    ):
-        with pytest.raises(SystemExit):
-            run('small', '--corruptions', *wanted, '--severities', '1', config=DIGITS)
-        said = capsys.readouterr()
-        assert message in ' '.join(f'{said.out}{said.err}'.split())
+    ],
+)
+def test_robustness_small_images_leave_out_or_refuse_corruptions(corruptions, message, run, capsys):
+    with pytest.raises(SystemExit):
+        run('small', '--corruptions', *corruptions, '--severities', '1', config=DIGITS)
+    output = capsys.readouterr()
+    assert message in ' '.join(f'{output.out}{output.err}'.split())
