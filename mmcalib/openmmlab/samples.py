@@ -169,10 +169,10 @@ def read_classes(
 
 def check_class_probabilities(probs: Tensor, name: str) -> None:
     """Raise a ValueError for ``(K,)`` scores that are not those of a softmax."""
-    what = f'pred_score of {name}'
-    check_finite(probs, what)
+    field_name = f'pred_score of {name}'
+    check_finite(probs, field_name)
     try:
-        check_probabilities(at_least_single(probs)[:, None], what)
+        check_probabilities(at_least_single(probs)[:, None], field_name)
     except ValueError as error:
         if abs(probs.double().sum() - 1) <= SUM_TOLERANCE:
             raise

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from mmcalib.openmmlab.datasets.download_sources import VECTORS_SOURCE
 
 KERNEL = 5
-WINDOW = 5 * (KERNEL - 1) + 1  # One value under the global maximum depends on so many words.
-CHUNK = 16  # So many texts are computed together.
+WINDOW = 5 * (KERNEL - 1) + 1  # A value under the global maximum depends on 21 words.
+CHUNK = 16  # Texts are computed 16 at a time.
 
 
 @MODELS.register_module()

@@ -20,23 +20,25 @@ def split(**options):
 
 
 @pytest.mark.parametrize(
-    ('samples', 'chosen'), [(1, [50]), (3, [16, 50, 83]), (99, None), (100, None), (500, None)]
+    ('samples', 'expected'), [(1, [50]), (3, [16, 50, 83]), (99, None), (100, None), (500, None)]
 )
-def test_samples_are_spread_evenly(samples, chosen):
+def test_even_subset_indices_are_evenly_spaced(samples, expected):
     whole = Digits('train', indices=100)
     subset = EvenSubset(whole, samples)
     assert len(subset) == min(samples, 100) == len(set(subset.indices))
     assert max(subset.indices) < 100 and subset.indices == sorted(subset.indices)
-    assert chosen is None or subset.indices == chosen
+    if expected is not None:
+        assert subset.indices == expected
     for position, index in enumerate(subset.indices[:3]):
         assert subset[position]['sample_idx'] == index
         assert subset.get_data_info(position)['gt_label'] == whole[index]['gt_label']
 
 
-def test_parts_of_a_lazy_dataset_go_to_workers():
+def test_subsets_of_a_lazy_dataset_are_pickled():
     for options in (dict(type='EvenSubset', samples=4), HELD_OUT | dict(held_out=4)):
         part = DATASETS.build(dict(dataset=DIGITS, **options))
-        labels = [one['gt_label'] for (one,) in DataLoader(part, num_workers=1, collate_fn=list)]
+        loader = DataLoader(part, num_workers=1, collate_fn=list)
+        labels = [sample['gt_label'] for (sample,) in loader]
         copied = pickle.loads(pickle.dumps(part))
         assert labels == [copied[index]['gt_label'] for index in range(4)] and len(copied) == 4
         assert copied.metainfo == part.metainfo
@@ -46,21 +48,23 @@ def test_parts_of_a_lazy_dataset_go_to_workers():
 @pytest.mark.parametrize(
     'options', [dict(held_out=100), dict(held_out=0.125), dict(held_out_per_class=7, seed=3)]
 )
-def test_the_parts_of_a_split_make_up_the_whole_in_its_order(options):
-    whole, parts = Digits('train'), [split(part=part, **options) for part in ('train', 'held_out')]
+def test_seeded_split_parts_make_up_the_whole_in_order(options):
+    whole = Digits('train')
+    parts = [split(part=part, **options) for part in ('train', 'held_out')]
     held_out = parts[0].metainfo['held_out']
-    assert held_out == parts[1].metainfo['held_out'] and held_out['seed'] == options.get('seed', 0)
+    assert held_out == parts[1].metainfo['held_out']
+    assert held_out['seed'] == options.get('seed', 0)
     assert len(held_out['indices']) == (70 if 'seed' in options else 100)
     rest = [index for index in range(len(whole)) if index not in held_out['indices']]
     for part, indices in zip(parts, (rest, held_out['indices']), strict=True):
         images = [whole[index]['img'] for index in indices]
         assert isinstance(part, Digits)
-        np.testing.assert_array_equal([each['img'] for each in part], images)
+        np.testing.assert_array_equal([sample['img'] for sample in part], images)
     assert len(whole) == 800 and 'held_out' not in whole.metainfo
 
 
-def test_the_draws_stay_what_they_were():
-    """Whoever has trained with a config's split must get the same one from every later version."""
+def test_choose_indices_equals_earlier_versions():
+    """A training with the split of a config must be repeatable with every later version."""
     cifar10 = choose_indices(50_000, 5000, seed=0)
     assert cifar10[:5].tolist() == [14, 22, 24, 28, 64] and cifar10.sum() == 126_459_119
     tiny = choose_indices_per_class(np.arange(100_000) // 500, 50, seed=0)
@@ -70,7 +74,7 @@ def test_the_draws_stay_what_they_were():
     )
 
 
-def test_splits_that_cannot_be_are_refused():
+def test_seeded_split_invalid_option_raises():
     for options, message in (
         (dict(part='val', held_out=1), r"part must be one of .*, got 'val'"),
         ({}, 'either held_out or held_out_per_class, got'),
@@ -82,10 +86,10 @@ def test_splits_that_cannot_be_are_refused():
             split(**options)
 
 
-def test_nothing_is_left_of_copies_before():
-    """mmengine 0.10.7 remembers them by address; later ones do not."""
+def test_seeded_split_earlier_copies_are_forgotten():
+    """mmengine 0.10.7 remembers copies by address; later versions do not."""
     dataset = DATASETS.build(DIGITS)
     (memo,) = BaseDataset._copy_without_annotation.__defaults__
     if memo is not None:
-        memo[id(dataset.pipeline)] = 'at the place of one that is gone'
+        memo[id(dataset.pipeline)] = 'copy of a dataset that is gone'
     assert not isinstance(seeded_split(dataset, 'train', held_out=2).pipeline, str)

@@ -1,4 +1,4 @@
-"""What tests of untrained networks leave: diagrams, confidence maps and their statistics."""
+"""Diagrams, confidence maps and statistics of tests of untrained networks."""
 
 import json
 from pathlib import Path
@@ -23,10 +23,14 @@ from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps
 from mmcalib.visualization.pixels import as_rgb
 
-MAPS, DIAGRAM = 'default_hooks.confidence_map', 'default_hooks.reliability_diagram'
+MAPS = 'default_hooks.confidence_map'
+DIAGRAM = 'default_hooks.reliability_diagram'
 FEW = {'test_dataloader.dataset.indices': 11, 'test_dataloader.batch_size': 4}
-SCENES = {f'test_evaluator.1.per_{what}': True for what in ('class', 'distance')}
-SCENES[f'{MAPS}.interval'] = 5
+SCENES = {
+    'test_evaluator.1.per_class': True,
+    'test_evaluator.1.per_distance': True,
+    f'{MAPS}.interval': 5,
+}
 OFF = {f'{MAPS}.interval': 0, f'{MAPS}.worst': 0, f'{DIAGRAM}.splits': []}
 DIAGRAMS = 'reliability_diagram_test'
 
@@ -47,7 +51,7 @@ def scenes(tmp_path_factory):
     return folder, test_weights(runner), runner
 
 
-def test_maps_are_of_the_chosen_and_the_worst(scenes):
+def test_confidence_map_hook_keeps_the_chosen_and_the_worst(scenes):
     folder, _, runner = scenes
     assert drawn(folder) == [
         'confidence_map_0_0', 'confidence_map_10_0', 'confidence_map_5_0',
@@ -60,7 +64,7 @@ def test_maps_are_of_the_chosen_and_the_worst(scenes):
     worst = sorted(range(11), key=lambda index: -errors[index])[:3]
     assert [view.index for view in maps.worst] == worst
     assert [view.error for view in maps.worst] == pytest.approx(errors[worst].tolist())
-    # A view holds what was evaluated.
+    # A view has the evaluated predictions.
     view = maps.views[1]
     count, correct, conf = bins[5].sum(dim=1).tolist()
     assert view.valid.sum() == count
@@ -70,23 +74,26 @@ def test_maps_are_of_the_chosen_and_the_worst(scenes):
     np.testing.assert_array_equal(view.image, as_rgb(inputs))
 
 
-def test_classes_and_distances_are_in_the_results(scenes):
+def test_strata_are_in_the_results_and_the_log(scenes):
     folder, *_ = scenes
     strata = json.loads((folder / 'results.json').read_text())['strata']
-    of_class, at = (strata[f'per_{what}']['calibration'] for what in ('class', 'distance'))
+    per_class = strata['per_class']['calibration']
+    per_distance = strata['per_distance']['calibration']
     statistics = CalibrationStatistics.load(folder / 'calibration.npz')
-    assert of_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
+    assert per_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
     count, correct, _ = statistics.class_bins.sum(dim=2)
-    assert of_class['count'] == count.tolist() and sum(at['count']) == statistics.num_predictions
-    accuracy = [np.nan if value is None else value for value in of_class['accuracy']]
+    assert per_class['count'] == count.tolist()
+    assert sum(per_distance['count']) == statistics.num_predictions
+    accuracy = [np.nan if value is None else value for value in per_class['accuracy']]
     assert accuracy == pytest.approx((100 * correct / count).tolist(), nan_ok=True)
-    assert at['pixels'][:3] == ['1', '2', '3–4'] and None in of_class['ECE']
+    assert per_distance['pixels'][:3] == ['1', '2', '3–4']
+    assert None in per_class['ECE']
     (log,) = folder.rglob('*.log')
     first_words = {line.split('  ')[0].strip() for line in log.read_text().splitlines()}
     assert {'background', 'over 64'} <= first_words
 
 
-def test_results_do_not_depend_on_drawing(scenes, tmp_path):
+def test_drawing_hooks_off_same_metrics(scenes, tmp_path):
     _, metrics, drawing = scenes
     runner = build_runner(config('digit_scenes', tmp_path, **SCENES | OFF))
     runner.model.load_state_dict(drawing.model.state_dict())
@@ -94,7 +101,7 @@ def test_results_do_not_depend_on_drawing(scenes, tmp_path):
     assert drawn(tmp_path) == [] and not (tmp_path / 'confidence_maps.npz').exists()
 
 
-def test_two_processes_draw_the_figures_of_one_once(scenes, tmp_path, free_port):
+def test_drawing_hooks_two_ranks_equal_one(scenes, tmp_path, free_port):
     folder, _, runner = scenes
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / 'random.pth')
     call_forked(
@@ -103,15 +110,22 @@ def test_two_processes_draw_the_figures_of_one_once(scenes, tmp_path, free_port)
         cwd=tmp_path, ranks=2, port=free_port,
     )  # fmt: skip
     assert drawn(tmp_path) == drawn(folder)
-    one, two = (ConfidenceMaps.load(f / 'confidence_maps.npz') for f in (folder, tmp_path / 'two'))
-    for mine, theirs in zip(one.views + one.worst, two.views + two.worst, strict=True):
-        assert mine.index == theirs.index
-        np.testing.assert_array_equal(mine.predicted, theirs.predicted)
+    expected = ConfidenceMaps.load(folder / 'confidence_maps.npz')
+    actual = ConfidenceMaps.load(tmp_path / 'two/confidence_maps.npz')
+    actual_views = actual.views + actual.worst
+    for view, expected_view in zip(actual_views, expected.views + expected.worst, strict=True):
+        assert view.index == expected_view.index
+        np.testing.assert_array_equal(view.predicted, expected_view.predicted)
 
 
-def test_what_is_drawn_of_chosen_validation_images_says_so(tmp_path):
-    chosen = dict(indices=[5, 3, 99, 1], worst=0, max_images=2, max_size=16)
-    cfg = config('digit_scenes', tmp_path, **{f'{MAPS}.{key}': chosen[key] for key in chosen})
+def test_confidence_map_hook_indices_of_validation_are_named(tmp_path):
+    options = {
+        f'{MAPS}.indices': [5, 3, 99, 1],
+        f'{MAPS}.worst': 0,
+        f'{MAPS}.max_images': 2,
+        f'{MAPS}.max_size': 16,
+    }
+    cfg = config('digit_scenes', tmp_path, **options)
     cfg.val_dataloader.dataset.indices = 6
     validate_in_test(cfg)
     test_weights(build_runner(cfg))
@@ -122,10 +136,11 @@ def test_what_is_drawn_of_chosen_validation_images_says_so(tmp_path):
     assert files == ['calibration_val.npz', 'confidence_maps_val.npz']
     maps = ConfidenceMaps.load(tmp_path / files[1])
     assert [view.name for view in maps.views] == ['validation image 1', 'validation image 3']
-    assert maps.views[0].conf.shape == (14, 14) and maps.worst == []  # every third of 40
+    assert maps.views[0].conf.shape == (14, 14)  # Every third of 40 pixels is kept.
+    assert maps.worst == []
 
 
-def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
+def test_reliability_diagram_hook_validation_has_one_per_epoch(tmp_path):
     accumulator = pytest.importorskip('tensorboard.backend.event_processing.event_accumulator')
     options = {f'{DIAGRAM}.splits': ['val'], 'train_dataloader.dataset.indices': 64}
     options |= {'train_cfg.max_epochs': 2, 'train_cfg.val_interval': 1}
@@ -138,7 +153,7 @@ def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
     assert [image.step for image in log.Images('reliability_diagram_val')] == [1, 2]
 
 
-def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
+def test_kept_statistics_equal_options_share_a_file(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.test_evaluator = [
         dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=25, per_class=True),
@@ -146,25 +161,28 @@ def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
         dict(type='CalibrationMetric', metrics=['MCE'], ignore_index=254),
     ]  # fmt: skip
     metrics = test_weights(build_runner(cfg))
-    found = {path.stem: CalibrationStatistics.load(path) for path in tmp_path.glob('*.npz')}
-    assert {name: (each.num_bins, sorted(each.metrics)) for name, each in found.items()} == {
+    statistics = {path.stem: CalibrationStatistics.load(path) for path in tmp_path.glob('*.npz')}
+    actual = {name: (kept.num_bins, sorted(kept.metrics)) for name, kept in statistics.items()}
+    assert actual == {
         'calibration': (25, ['AECE', 'ECE']),
         'calibration_15_bins': (15, ['NLL']),
         'a_b': (15, ['ECE']),
         'calibration_2': (15, ['MCE']),
     }
-    own = found['calibration'].metrics
-    assert own == {name: metrics[f'calibration/{name}'] for name in own}
+    for name, value in statistics['calibration'].metrics.items():
+        assert value == metrics[f'calibration/{name}']
     content = json.loads((tmp_path / 'results.json').read_text())
-    said, others = content['evaluation'], content['evaluation']['other_metrics']
-    assert (said['num_bins'], sorted(others)) == (25, ['MCE', 'NLL'])
-    assert others['NLL']['num_bins'] == 15 and list(content['strata']) == ['per_class']
+    evaluation = content['evaluation']
+    assert evaluation['num_bins'] == 25
+    assert sorted(evaluation['other_metrics']) == ['MCE', 'NLL']
+    assert evaluation['other_metrics']['NLL']['num_bins'] == 15
+    assert list(content['strata']) == ['per_class']
     assert sum(content['strata']['per_class']['calibration']['count']) == 11
     names = ('_0', '_a_b_0', '_calibration_15_bins_0', '_calibration_2_0')
     assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
 
 
-def test_the_first_metric_has_the_file_that_tools_read(tmp_path, monkeypatch):
+def test_kept_statistics_first_metric_has_the_file_of_the_tools(tmp_path, monkeypatch):
     cfg = config('digit_scenes', tmp_path)
     cfg.test_dataloader.dataset.indices = 2
     cfg.test_evaluator = [dict(type='ECE', protocol='paper'), dict(type='AECE')]
@@ -175,7 +193,7 @@ def test_the_first_metric_has_the_file_that_tools_read(tmp_path, monkeypatch):
     assert 'Reliability, MbLS' in (tmp_path / 'page.html').read_text()
 
 
-def test_what_is_not_measured_is_not_drawn(tmp_path):
+def test_drawing_hooks_without_calibration_metric_draw_nothing(tmp_path):
     cfg = config('digit_scenes', tmp_path)
     cfg.test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU'])]
     build_runner(cfg).test()
@@ -189,17 +207,19 @@ def test_what_is_not_measured_is_not_drawn(tmp_path):
         build_runner(cfg).test()
 
 
-def test_a_map_of_one_logit_is_the_prediction():
+def test_every_nth_pixel_binary_map_equals_slices():
     probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
     predicted = probs[0] > 0.3
-    predictions = read_samples([as_segmented(probs, predicted, torch.ones(9, 7))], ['image.jpg'])[0]
+    sample = as_segmented(probs, predicted, torch.ones(9, 7))
+    (predictions,) = read_samples([sample], ['image.jpg'])
     actual = map_confidence(every_nth_pixel(predictions, 4))
     torch.testing.assert_close(actual, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
 
 
-def test_images_come_from_their_files_where_they_fit(tmp_path):
-    path, inputs = str(tmp_path / 'a b.png'), torch.zeros(3, 6, 8, dtype=torch.uint8)
+def test_read_pixels_file_of_other_size_is_not_read(tmp_path):
+    path = str(tmp_path / 'a b.png')
+    inputs = torch.zeros(3, 6, 8, dtype=torch.uint8)
     cv2.imwrite(path, np.full((6, 8, 3), (200, 0, 0), np.uint8))
     assert (read_pixels(path, inputs, (6, 8)) == (0, 0, 200)).all()
-    assert not read_pixels(path, inputs[:, :5], (5, 8)).any()  # evaluated at another size
+    assert not read_pixels(path, inputs[:, :5], (5, 8)).any()
     assert not read_pixels(f'{path}.gone', inputs, (6, 8)).any()
