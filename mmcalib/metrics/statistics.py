@@ -20,7 +20,10 @@ from mmcalib.metrics.outcomes import Outcomes
 
 
 def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
-    """Return what :class:`CalibrationStatistics` keeps of each segmented image, and their sums."""
+    """Return the per-image tables of segmented images, and the sums of NLL and Brier score.
+
+    The keys are attributes of :class:`CalibrationStatistics`, but for ``image_sums``.
+    """
     if not images:
         return {}
     tables = {
@@ -36,14 +39,14 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
 
 
 def tables_of_classified(outcomes: Outcomes, num_bins: int) -> dict[str, Tensor]:
-    """Return the same tables of a classifier, whose images have one prediction each."""
-    size = len(outcomes.conf)
-    images = torch.arange(size, device='cpu')
-    index = log_bin_index(1 - outcomes.conf)
-    log_bins = torch.zeros(size, 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
-    log_bins[images, 0, index] = 1
-    log_bins[images, 1, index] = outcomes.correct.int()
-    bins, sums = tables_by_group(outcomes, images, size, num_bins)
+    """Return the per-image tables of a classifier, whose images have one prediction each."""
+    num_images = len(outcomes.conf)
+    image_index = torch.arange(num_images, device='cpu')
+    bin_position = log_bin_index(1 - outcomes.conf)
+    log_bins = torch.zeros(num_images, 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
+    log_bins[image_index, 0, bin_position] = 1
+    log_bins[image_index, 1, bin_position] = outcomes.correct.int()
+    bins, sums = tables_by_group(outcomes, image_index, num_images, num_bins)
     return {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': log_bins}
 
 
@@ -60,22 +63,22 @@ class CalibrationStatistics:
     """The metrics of one evaluation, and the tables for its diagrams.
 
     Attributes:
-        metrics: What was printed, by name without the prefix.
+        metrics: Values of the printed metrics, by name without the prefix.
         protocol: Name of the segmentation protocol.
-        num_bins: Of the metrics.
-        narrow_bins: ``(3, C)`` float64 table of narrow bins, ascending in confidence, of all images
-            together: count, correct, sum of confidences. At most some 6,000, none empty.
-        image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
-            the dataset.
-        image_narrow_bins: ``(n, 3, 98)`` int32, how many predictions of each image are in each log
-            bin (:mod:`mmcalib.metrics.log_bins`): those with a label, the correct ones, and those
-            without a label; None if the protocol leaves out pixels by their labels.
-        class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
+        num_bins: Number of bins of the metrics, B.
+        narrow_bins: ``(3, C)`` float64 fine bins of all images together, ascending in confidence:
+            count, correct, sum of confidences. There are at most some 6,000, none of them empty.
+        image_bins: ``(n, 3, B)`` float64 bins of equal width of each image, in the order of the
+            dataset.
+        image_narrow_bins: ``(n, 3, 98)`` int32 log bins of each image
+            (:mod:`mmcalib.metrics.log_bins`): the numbers of labelled predictions, of correct ones,
+            and of unlabelled ones; None if the protocol leaves out pixels by their labels.
+        class_bins: ``(3, K, B)`` float64 bins of the predictions of each class; None if they were
             not counted.
         classes: Names of the K classes.
-        distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
-            boundary, as :mod:`~mmcalib.predictions.boundary` has them; None likewise.
-        objects: ``(O, 6)`` float64, the objects of segmented images: place of the image, class,
+        distance_bins: ``(3, D, B)`` float64 bins of the pixels in each range of distance from a
+            boundary, see :mod:`~mmcalib.predictions.boundary`; None if they were not counted.
+        objects: ``(O, 6)`` float64, the objects of segmented images: index of the image, class,
             size, mean confidence, expected IoU, and IoU; None if they were not kept.
     """
 
@@ -92,22 +95,26 @@ class CalibrationStatistics:
 
     @property
     def num_predictions(self) -> int:
-        """The number of predictions in the narrow bins."""
+        """The number of predictions in the fine bins."""
         return int(self.narrow_bins[0].sum())
 
     def complete(self, other: CalibrationStatistics) -> None:
-        """Take over what another metric of the same options has measured of the same data."""
+        """Add the metrics and tables that another metric with the same options has measured."""
         self.metrics |= other.metrics
         for name in ('class_bins', 'classes', 'distance_bins', 'objects'):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 
     def bins(self, num_bins: int | None = None, *, equal_mass: bool = False) -> Tensor:
-        """Return a ``(3, B)`` table for a diagram of any number of bins; None for the metric's own.
+        """Return the ``(3, B)`` bins of a diagram.
 
-        Those of equal width that the metric has counted are exact. Else, of many predictions, a
-        confidence within 0.8 % of an edge's distance from 1 may count on the wrong side of it, so
-        an ECE of these bins may differ a little from `metrics`.
+        Bins of equal width are exact if they are those of the metrics. Others are made of fine
+        bins: if these are rounded, a confidence within 0.8 % of an edge's distance from 1 may count
+        on the wrong side of it, so an ECE of these bins may differ a little from `metrics`.
+
+        Args:
+            num_bins: B; None for that of the metrics.
+            equal_mass: Whether bins have equal counts instead of equal widths.
         """
         num_bins = num_bins or self.num_bins
         if equal_mass:
@@ -115,21 +122,25 @@ class CalibrationStatistics:
         if num_bins == self.num_bins and self.image_bins is not None:
             return self.image_bins.sum(dim=0)
         index = bin_index(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
-        return torch.zeros(3, num_bins, dtype=torch.float64, device='cpu').index_add_(
-            1, index, self.narrow_bins
-        )
+        bins = torch.zeros(3, num_bins, dtype=torch.float64, device='cpu')
+        return bins.index_add_(1, index, self.narrow_bins)
 
     def save(self, path: str | Path) -> None:
         """Write to an ``.npz`` file, making its folder."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        arrays = {k: v.numpy() for k, v in vars(self).items() if torch.is_tensor(v)}
-        values = {k: v for k, v in vars(self).items() if v is not None and k not in arrays}
-        with open(path, 'wb') as file:  # numpy adds a suffix to a name
+        arrays = {}
+        values = {}
+        for name, value in vars(self).items():
+            if torch.is_tensor(value):
+                arrays[name] = value.numpy()
+            elif value is not None:
+                values[name] = value
+        with open(path, 'wb') as file:  # Given a path, numpy would add a suffix.
             np.savez_compressed(file, info=json.dumps(values), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> CalibrationStatistics:
-        """Read what :meth:`save` wrote, without the tables that only other versions have.
+        """Return the statistics in a file of :meth:`save`, without tables of other versions.
 
         Raises:
             ValueError: For another kind of file, or one that was cut off.
@@ -140,8 +151,9 @@ class CalibrationStatistics:
                 for name in file.files:
                     if name != 'info':
                         content[name] = torch.from_numpy(file[name])
-            known = {field.name for field in fields(cls)}
-            return cls(**{name: value for name, value in content.items() if name in known})
+            names = {field.name for field in fields(cls)}
+            return cls(**{name: value for name, value in content.items() if name in names})
         except BROKEN_FILE as error:
-            problem = f'{path} cannot be read as calibration statistics ({error!r})'
-            raise UserError(f'{problem}: test that run again') from error
+            raise UserError(
+                f'{path} cannot be read as calibration statistics ({error!r}): test that run again'
+            ) from error

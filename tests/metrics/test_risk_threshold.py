@@ -42,8 +42,8 @@ def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
         kept = conf > found.threshold
         wrong = kept & ~correct
         assert found.coverage == pytest.approx(kept.double().mean().item())
-        assert found.found_risk == pytest.approx((wrong.sum() / kept.sum()).item())
-        assert found.found_risk < risk and found.num_images == count
+        assert found.observed_risk == pytest.approx((wrong.sum() / kept.sum()).item())
+        assert found.observed_risk < risk and found.num_images == count
 
 
 def test_few_images_and_wrong_ones_prove_nothing():

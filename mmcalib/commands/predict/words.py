@@ -83,7 +83,7 @@ def report_in_words(report: Report) -> str:
             f'threshold {bound.threshold:.6g}: at most {100 * bound.risk:g} % of what it keeps is '
             f'wrong, on average over such images (with {100 * bound.probability:g} % probability); '
             f'on the validation it kept {100 * bound.coverage:.1f} % {what}, and '
-            f'{100 * bound.found_risk:.1f} % of these were wrong'
+            f'{100 * bound.observed_risk:.1f} % of these were wrong'
         )
     if unlabelled:
         lines.append(
