@@ -92,6 +92,13 @@ def test_page_python_blocks_run_one_after_the_other(name, capsys, tmp_path, monk
         assert printed == [*claimed[1].split(', '), claimed[2]]
 
 
+@pytest.mark.parametrize('page', TEXTS)
+def test_page_imports_of_mmcalib_exist(page):
+    for block in blocks(page, 'python', 'py'):
+        for line in re.findall(r'^ *from mmcalib\S* import [^(\n]+$', block, re.MULTILINE):
+            exec(line.strip(), {})
+
+
 def test_quote_results_check_finds_pages_current(monkeypatch):
     """If it fails, run ``python tools/maintenance/quote_results.py``."""
     call_here('maintenance/quote_results.py', '--check', monkeypatch=monkeypatch)
