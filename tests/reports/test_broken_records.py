@@ -5,9 +5,10 @@ from copy import deepcopy
 
 import pytest
 from records import CE, MBLS, record, trained, write
+from shifted_records import write_shifted_tests
 
 NAME = 'mbls/resnet50_cifar10'
-ECE = 7.6543  # of the whole record, which every report must have
+ECE = 7.6543  # Every report must have this value of the whole record.
 COLUMNS = dict(classes=['sky', 'road'], ECE=[1.0, None], accuracy=[2.0, 3.0])
 COLUMNS |= dict(confidence=[3.0, 4.0], count=[7, 0])
 REPLACEMENTS = (None, 3, -0.5, True, 'text', [], [1], {}, {'type': 'a'}, {'type': [1]})
@@ -111,13 +112,13 @@ def test_report_broken_records_named_others_kept(tmp_path, run):
         leave(tmp_path / 'broken' / name, None)
         (tmp_path / 'broken' / name / 'results.json').write_text(text)
         BROKEN.setdefault(name, text)
-    said = run('report.py', tmp_path, '--html', 'page.html')
+    output = run('report.py', tmp_path, '--html', 'page.html')
     page = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
-    assert f'{ECE:.2f}' in said and f'{ECE:.2f}' in page
+    assert f'{ECE:.2f}' in output and f'{ECE:.2f}' in page
     for name in BROKEN:
-        place = str(tmp_path / 'broken' / name)
-        assert f'{place} ({place}/results.json is no record' in said, name
-        assert place in page, name
+        folder = str(tmp_path / 'broken' / name)
+        assert f'{folder} ({folder}/results.json is no record' in output, name
+        assert folder in page, name
 
 
 @pytest.mark.parametrize('kind', ['text', 'markdown', 'latex', 'csv', 'json', 'html'])
@@ -131,39 +132,39 @@ def test_report_any_part_replaced_others_kept(kind, tmp_path, run):
                 if number % 6 == len(kind) % 6:
                     leave(tmp_path / f'{number}', changed(content, path, value))
     assert number > 900
-    said = run('report.py', tmp_path, '--format', kind, '--out', 'out')
-    assert f'{ECE:.4g}'[:4] in (tmp_path / 'out').read_text() + said
+    output = run('report.py', tmp_path, '--format', kind, '--out', 'out')
+    assert f'{ECE:.4g}'[:4] in (tmp_path / 'out').read_text() + output
 
 
 def test_report_broken_shift_record_others_kept(tmp_path, run):
-    from test_shifts import leave as leave_shifted
-
     for name in ('a', 'b'):
-        leave_shifted(tmp_path / name, 'CE', ece=6.0 if name == 'a' else ECE, corruptions=['fog'])
+        write_shifted_tests(
+            tmp_path / name, 'CE', ece=6.0 if name == 'a' else ECE, corruptions=['fog']
+        )
     broken = next((tmp_path / 'a').glob('*/fog_5/results.json'))
     content = json.loads(broken.read_text())
     for value in ({}, None, dict(kind='corruption', name=3, severity='a')):
         broken.write_text(json.dumps(changed(content, ('evaluation', 'shift'), value)))
-        said = run('report.py', tmp_path)
-        assert f'{ECE:.2f}' in said
-    leave_shifted(tmp_path / 'c', 'CE', ece=6.0, corruptions=['fog'])
+        output = run('report.py', tmp_path)
+        assert f'{ECE:.2f}' in output
+    write_shifted_tests(tmp_path / 'c', 'CE', ece=6.0, corruptions=['fog'])
 
 
 def test_report_nan_among_seeds_named(tmp_path, run):
     for seed, ece in enumerate((1.0, float('nan'), 3.0)):
         write(tmp_path / f'seed{seed}', NAME, seed=seed, ece=ece)
-    said = run('report.py', tmp_path)
-    assert f'ECE nan, AECE nan of {tmp_path / "seed1"}' in said
-    assert f'of {tmp_path / "seed0"}' not in said and f'of {tmp_path / "seed2"}' not in said
+    output = run('report.py', tmp_path)
+    assert f'ECE nan, AECE nan of {tmp_path / "seed1"}' in output
+    assert f'of {tmp_path / "seed0"}' not in output and f'of {tmp_path / "seed2"}' not in output
 
 
 def test_report_odd_training_settings_accepted(tmp_path, run):
-    """They are a user's config, of which only differences are said."""
-    odd = dict(optim_wrapper=[dict(type=['a'])], custom_hooks=[3, [dict(type=dict(a=1))]])
-    write(tmp_path / 'odd', NAME, training=trained(**odd), ece=1.25)
+    """They are a user's config, of which only differences are output."""
+    training = trained(optim_wrapper=[dict(type=['a'])], custom_hooks=[3, [dict(type=dict(a=1))]])
+    write(tmp_path / 'odd', NAME, training=training, ece=1.25)
     write(tmp_path / 'whole', NAME, ece=2.25)
-    said = run('report.py', tmp_path)
-    assert '1.25' in said and '2.25' in said
+    output = run('report.py', tmp_path)
+    assert '1.25' in output and '2.25' in output
 
 
 @pytest.mark.parametrize('content', ['{}', '[]', '3', '{"rows": {}}', '{"rows": [{}]}', 'null'])
@@ -171,8 +172,8 @@ def test_report_broken_sweep_named_others_kept(content, tmp_path, run):
     write(tmp_path / 'whole', NAME, ece=ECE)
     write(tmp_path / 'sweep/margin=6', NAME, loss=CE)
     (tmp_path / 'sweep/sweep.json').write_text(content)
-    said = run('report.py', tmp_path, '--html', 'page.html')
+    output = run('report.py', tmp_path, '--html', 'page.html')
     page = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
-    assert f'{ECE:.2f}' in said and f'{tmp_path}/sweep/sweep.json is not of a sweep' in page
-    said = run('sweep.py', '--plot', 'sweep', '--out', 'x.png', code=2)
-    assert 'sweep/sweep.json is not of a sweep' in said
+    assert f'{ECE:.2f}' in output and f'{tmp_path}/sweep/sweep.json is not of a sweep' in page
+    output = run('sweep.py', '--plot', 'sweep', '--out', 'x.png', code=2)
+    assert 'sweep/sweep.json is not of a sweep' in output

@@ -15,14 +15,20 @@ SCORES = ('energy', 'entropy')
 
 
 def write(folder, *, counts=None, sets=('',), base=60.0, prefix='ood', index=None, **content):
-    """Leave a test with distinct figures of each score and set, of those of `counts`."""
-    metrics, how = dict(content.pop('metrics', {})), {}
+    """Leave a test with distinct values of each score and set, of those of `counts`."""
+    metrics = dict(content.pop('metrics', {}))
+    evaluation = {}
     if counts:
-        keys = [f'{prefix}/{s}/{each}{f}' for s in SCORES for each in sets for f in FIGURES]
+        keys = [f'{prefix}/{score}/{part}' for score in SCORES for part in names_for_sets(sets)]
         metrics |= {key: base + number / 10 for number, key in enumerate(keys)}
         metric = dict(prefix=prefix, scores=[*SCORES], ood_index=index, counts=counts)
-        how = dict(ood=[metric], dataset=dict(type='CIFAR10', split='test', samples=880))
-    write_record(folder, 'ce/tiny', loss=CE, metrics=metrics, evaluation=how, **content)
+        data = dict(type='CIFAR10', split='test', samples=880)
+        evaluation = dict(ood=[metric], dataset=data)
+    write_record(folder, 'ce/tiny', loss=CE, metrics=metrics, evaluation=evaluation, **content)
+
+
+def names_for_sets(sets):
+    return [f'{ood_set}{name}' for ood_set in sets for name in FIGURES]
 
 
 def tables(folder):
@@ -36,9 +42,9 @@ def test_tables_ood_each_score_is_a_row(tmp_path):
         write(tmp_path / f'clean{seed}', metrics=CALIBRATED, seed=seed)
         write(tmp_path / f'ood{seed}', counts=COUNTS, sets=sets, base=60.0 + 2 * seed, seed=seed)
     write(tmp_path / 'left', counts=COUNTS, sets=sets, seed=3, finished=False)
-    found = tables(tmp_path)
-    plain, unseen = found.values()
-    assert list(found) == ['tiny', 'tiny against unseen classes']
+    tables_by_name = tables(tmp_path)
+    plain, unseen = tables_by_name.values()
+    assert list(tables_by_name) == ['tiny', 'tiny against unseen classes']
     assert plain.columns == [*CALIBRATED]
     assert [(row.label, len(row.runs)) for row in unseen.rows] == [
         ('CE by energy', 2), ('CE by entropy', 2)
@@ -66,11 +72,10 @@ def test_tables_ood_label_or_single_set_has_its_columns(tmp_path):
 
 def test_tables_ood_other_sets_are_another_table(tmp_path):
     """Also of one test that measures both, under another prefix."""
-    both = dict(metrics=CALIBRATED, prefix='new', index=4)
-    write(tmp_path / 'a', counts=dict(ID=5, OOD=2), **both)
+    write(tmp_path / 'a', counts=dict(ID=5, OOD=2), metrics=CALIBRATED, prefix='new', index=4)
     write(tmp_path / 'b', counts=dict(ID=5, svhn=2), sets=['svhn/'])
-    found = tables(tmp_path)
-    assert len(found) == 3 and found.pop('tiny').columns == [*CALIBRATED]
-    for name, table in found.items():
+    tables_by_name = tables(tmp_path)
+    assert len(tables_by_name) == 3 and tables_by_name.pop('tiny').columns == [*CALIBRATED]
+    for name, table in tables_by_name.items():
         assert 'against unseen classes, tested=against ' in name
         assert all(key.startswith('ood/') for key in table.columns)

@@ -6,7 +6,8 @@ import statistics
 
 import pytest
 from drawings import draw_runs, words
-from records import CE, member, model, trained, write
+from records import CE, write
+from shifted_records import shifted_metrics, write_shifted_tests
 
 from mmcalib.metrics.names import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
@@ -14,55 +15,20 @@ from mmcalib.reports.formats import robustness_table, tables_with_notes
 from mmcalib.reports.tables import tables_from_runs
 from mmcalib.reports.tested_runs import find_runs
 
-LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
-TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 FOG = dict(corruptions=['fog'])
 ALL = 'the 15 corruptions of ImageNet-C at severity '
 
 
-def metrics(quality, ece):
-    """Figures of a segmentor, distinct ones."""
-    names = ('AECE', 'NLL', 'AUGRC')
-    return {'mIoU': quality, ECE: ece} | {f'calibration/{name}': ece / 10 for name in names}
-
-
-def leave(
-    folder, label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0, data=(),
-    made=(('seed', 0),), file='best.pth', digest='', nan=(), date='2026-01-01', num_bins=15,
-    **of_training,
-):  # fmt: skip
-    """Leave the tests of a model as tools/test_robustness.py does."""
-    base, _, calibrated = label.partition(' + ')
-    about = member(
-        f'{label}{seed}/{file}', seed=seed, loss=LOSSES[base], digest=label + digest, file=file,
-        calibration=TEMPERATURE if calibrated else None, training=trained(**of_training),
-    )  # fmt: skip
-    tests = [('clean', 'clean', 0, metrics(80.0, ece))]
-    for number, kind in enumerate(corruptions):
-        for severity in severities:
-            found = metrics(80.0 - number - severity, ece + number * severity)
-            missing = dict.fromkeys(nan if severity == severities[-1] else (), math.nan)
-            tests.append(('corruption', kind, severity, found | missing))
-    tests += [('data', each, 0, metrics(50.0, 9.0)) for each in data]
-    for kind, name, severity, found in tests:
-        shift = dict(kind=kind, name=name, severity=severity, digest=seed)
-        shift |= dict(made if severity else ())
-        how = dict(dataset=dict(type='VOC', samples=7), num_bins=num_bins, shift=shift)
-        place = f'{label}{seed}-{file}{digest}/{name}' + f'_{severity}' * (severity > 0)
-        tested = model(dict(about))
-        write(folder / place, 'ce/tiny', metrics=found, model=tested, date=date, evaluation=how)
-    return folder
-
-
-def only(folder):
+def only_run(folder):
     ((run,), others) = find_runs([folder])
     assert not others
     return run
 
 
 def test_shift_columns_mean_and_worst_equal_loop(tmp_path):
-    leave(tmp_path, 'CE', data=['zurich'])
-    mious, eces = [], []
+    write_shifted_tests(tmp_path, 'CE', data=['zurich'])
+    mious = []
+    eces = []
     for number, name in enumerate(CORRUPTIONS):
         for severity in (1, 5):
             if name in BENCHMARK:  # the held-out four are to choose by
@@ -73,7 +39,7 @@ def test_shift_columns_mean_and_worst_equal_loop(tmp_path):
         'mIoU worst': min(mious), f'{ECE} mean': statistics.fmean(eces), f'{ECE} worst': max(eces),
         'calibration/NLL zurich': 0.9,
     }  # fmt: skip
-    run = only(tmp_path)
+    run = only_run(tmp_path)
     assert {key: run.metrics[key] for key in expected} == pytest.approx(expected)
     assert len(run.metrics) == 5 * len(['clean', 'mean', 'worst', 'zurich'])
     table = robustness_table([run])
@@ -86,22 +52,28 @@ def test_shift_columns_mean_and_worst_equal_loop(tmp_path):
 
 
 def test_shift_columns_nan_or_held_out_alone_handled(tmp_path):
-    found = only(leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[ECE])).metrics
-    assert math.isnan(found[f'{ECE} mean']) and math.isnan(found[f'{ECE} worst'])
-    assert found['mIoU worst'] == 74
-    held_out = only(leave(tmp_path / 'held_out', 'CE', corruptions=CORRUPTIONS[-1:])).metrics
-    assert held_out['mIoU mean'] == 77
+    write_shifted_tests(tmp_path / 'nan', 'CE', corruptions=['fog', 'snow'], nan=[ECE])
+    metrics = only_run(tmp_path / 'nan').metrics
+    assert math.isnan(metrics[f'{ECE} mean']) and math.isnan(metrics[f'{ECE} worst'])
+    assert metrics['mIoU worst'] == 74
+    write_shifted_tests(tmp_path / 'held_out', 'CE', corruptions=CORRUPTIONS[-1:])
+    assert only_run(tmp_path / 'held_out').metrics['mIoU mean'] == 77
 
 
 def test_tables_under_shift_have_columns_and_notes_of_it(tmp_path):
     for seed in (0, 1):
         for label, ece in (('CE', 1.0 + seed), ('CE + temperature', 0.5)):
-            leave(tmp_path / f'seed{seed}', label, seed=seed, ece=ece)
-    leave(tmp_path / 'other', 'LS α=0.1', **FOG)
-    leave(tmp_path / 'seed3', 'CE', seed=1, made=dict(seed=3).items())
-    leave(tmp_path / 'stored', 'CE', seed=1, made=dict(stored='c').items())
-    clean = dict(metrics=metrics(80.0, 1.0), loss=CE)
-    write(tmp_path / 'clean', 'ce/tiny', evaluation=dict(dataset=dict(type='VOC')), **clean)
+            write_shifted_tests(tmp_path / f'seed{seed}', label, seed=seed, ece=ece)
+    write_shifted_tests(tmp_path / 'other', 'LS α=0.1', **FOG)
+    write_shifted_tests(tmp_path / 'seed3', 'CE', seed=1, source=dict(seed=3).items())
+    write_shifted_tests(tmp_path / 'stored', 'CE', seed=1, source=dict(stored='c').items())
+    write(
+        tmp_path / 'clean',
+        'ce/tiny',
+        evaluation=dict(dataset=dict(type='VOC')),
+        metrics=shifted_metrics(80.0, 1.0),
+        loss=CE,
+    )
     runs, others = find_runs([tmp_path])
     tables = tables_from_runs(runs)
     assert not others and len(tables) == 5
@@ -111,29 +83,29 @@ def test_tables_under_shift_have_columns_and_notes_of_it(tmp_path):
         ('CE', [1.0, 2.0]), ('CE + temperature', [0.5, 0.5])
     ]  # fmt: skip
     assert both.columns[:3] == ['mIoU clean', 'mIoU mean', 'mIoU worst']
-    said = ' '.join(table.notes[0] for table in shifted)
-    for about in ('', 'stored set c: '):
-        assert f'under {about}{ALL}1, 5' in said
-    assert ', seed 3' in said and 'fog at severity 1, 5' in said and 'shift' not in said
+    notes = ' '.join(table.notes[0] for table in shifted)
+    for source in ('', 'stored set c: '):
+        assert f'under {source}{ALL}1, 5' in notes
+    assert ', seed 3' in notes and 'fog at severity 1, 5' in notes and 'shift' not in notes
     text = ' '.join(tables_with_notes(tables, others, 'markdown').split())
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text and '1.50 ± 0.71' in text
 
 
 def test_shift_tests_other_source_or_evaluation_excluded(tmp_path):
-    leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
-    assert only(tmp_path).details == 'under snow, fog at severity 1, 5'
-    leave(tmp_path, 'CE', severities=[3], **FOG)  # severities of several calls
-    assert only(tmp_path).details == 'under snow at severity 1, 5; fog at severity 1, 3, 5'
-    later = dict(made=dict(seed=3).items(), date='2026-01-03')
-    leave(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5, **later)
+    write_shifted_tests(tmp_path, 'CE', corruptions=['fog', 'snow'])
+    assert only_run(tmp_path).details == 'under snow, fog at severity 1, 5'
+    write_shifted_tests(tmp_path, 'CE', severities=[3], **FOG)  # severities of several calls
+    assert only_run(tmp_path).details == 'under snow at severity 1, 5; fog at severity 1, 3, 5'
+    later = dict(source=dict(seed=3).items(), date='2026-01-03')
+    write_shifted_tests(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5, **later)
     for parts in (FOG, dict(corruptions=['snow'], **later)):
-        leave(tmp_path / 'x', 'CE', **parts)
-    assert only(tmp_path / 'x').details == 'under snow at severity 1, 5, seed 3'
+        write_shifted_tests(tmp_path / 'x', 'CE', **parts)
+    assert only_run(tmp_path / 'x').details == 'under snow at severity 1, 5, seed 3'
 
 
 def test_find_runs_shift_without_clean_or_cut_off_named(tmp_path):
     for seed in (0, 1):
-        leave(tmp_path, 'CE', seed=seed, **FOG)
+        write_shifted_tests(tmp_path, 'CE', seed=seed, **FOG)
     (model,) = tmp_path.glob('CE1*')
     shutil.rmtree(model / 'clean')
     (run,), (line,) = find_runs([tmp_path])
@@ -146,17 +118,19 @@ def test_find_runs_shift_without_clean_or_cut_off_named(tmp_path):
 
 def test_robustness_figure_several_seeds_has_their_mean(tmp_path):
     for number, label in enumerate(['CE', 'CE + temperature', 'LS α=0.1']):
-        leave(tmp_path, label, ece=1.0 - number % 2 / 2, data=['night'])  # which is not drawn
-    leave(tmp_path, 'CE', seed=1, ece=3.0)
+        write_shifted_tests(
+            tmp_path, label, ece=1.0 - number % 2 / 2, data=['night']
+        )  # no corruption is drawn of it
+    write_shifted_tests(tmp_path, 'CE', seed=1, ece=3.0)
     boxes, lines = (draw_runs('robustness', [tmp_path], figure=f) for f in ('boxes', 'lines'))
     for text in ('CE + temperature', 'LS α=0.1', 'clean', 'ECE (%)', 'NLL (nats)', 'severity'):
         assert text in words(boxes) and text in words(lines)
     assert 'mIoU (%)' in words(boxes) and len(boxes.axes[0].patches) == 9  # at three severities
-    plain, warm, _ = lines.axes[0].lines
+    plain, calibrated, _ = lines.axes[0].lines
     values = [2 + number for number in range(len(BENCHMARK))]
     assert list(plain.get_xdata()) == [0, 1, 5]
     assert list(plain.get_ydata()[:2]) == pytest.approx([2, statistics.fmean(values)])
-    assert warm.get_ydata()[0] == 0.5
+    assert calibrated.get_ydata()[0] == 0.5
 
 
 def names_in_figure(*folders, **options):
@@ -166,8 +140,8 @@ def names_in_figure(*folders, **options):
 
 def test_robustness_figure_checkpoints_distinct_newest_drawn(tmp_path):
     for file in ('best.pth', 'epoch_9.pth'):
-        leave(tmp_path, 'CE', file=file, **FOG)
-    leave(tmp_path, 'LS α=0.1', **FOG)
+        write_shifted_tests(tmp_path, 'CE', file=file, **FOG)
+    write_shifted_tests(tmp_path, 'LS α=0.1', **FOG)
     (table,) = tables_from_runs(find_runs([tmp_path])[0])
     names = ['CE', 'CE, checkpoint=epoch_9', 'LS α=0.1']
     assert [row.label for row in table.rows] == names
@@ -175,7 +149,7 @@ def test_robustness_figure_checkpoints_distinct_newest_drawn(tmp_path):
     assert names_in_figure(tmp_path, only=[names[1]]) == [names[1]]
     with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are .*'LS α"):
         draw_runs('robustness', [tmp_path], only=['LS'])
-    leave(tmp_path, 'CE', digest='new', date='2026-01-02', ece=7.0, **FOG)  # of the same file
+    write_shifted_tests(tmp_path, 'CE', digest='new', date='2026-01-02', ece=7.0, **FOG)
     (table,) = tables_from_runs(find_runs([tmp_path])[0])
     assert table.rows[0].values(f'{ECE} clean') == [7.0] and 'seed 0 again' in table.notes[-1]
 
@@ -187,9 +161,9 @@ def test_robustness_figure_other_tests_have_own_lines(tmp_path):
         'backbone=ResNet_CIFAR, backbone.depth=50': {},
         'by_epoch=–, max_epochs=3': dict(train_cfg=dict(max_epochs=3)),
         'num_bins=5': dict(num_bins=5),
-        f'tested=under {ALL}1, 5, seed 3': dict(made=[('seed', 3)]),
+        f'tested=under {ALL}1, 5, seed 3': dict(source=[('seed', 3)]),
         f'tested=under {ALL}5': dict(severities=[5]),
     }
     for seed, change in enumerate([{}, *changes.values()]):
-        leave(tmp_path / f'{seed}', 'CE', seed=seed, **change)
+        write_shifted_tests(tmp_path / f'{seed}', 'CE', seed=seed, **change)
     assert names_in_figure(tmp_path) == [f'CE, {words}' for words in changes]

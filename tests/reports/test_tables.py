@@ -46,8 +46,8 @@ def test_report_every_format_has_seeds_or_their_mean(reported, tmp_path):
     ce = CE | dict(avg_non_ignore=True)  # as mmseg needs it to count what the paper counts
     write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=ce)
     row = ['MbLS m=6 α=0.1', '2', '90.00 ± 0.00', '95.25', '5.00 ± 1.41', '1.16']
-    ours = 'CE 1 90.00 93.20 4.00 5.85 4.00 5.84'
-    assert f'{ours} {" ".join(row)}' in reported(tmp_path)
+    ce_row = 'CE 1 90.00 93.20 4.00 5.85 4.00 5.84'
+    assert f'{ce_row} {" ".join(row)}' in reported(tmp_path)
     reported(tmp_path, '--out', tmp_path / 'table.md', '--html', tmp_path / 'page.html')
     text = (tmp_path / 'table.md').read_text()
     assert text.startswith('### resnet50_cifar10') and ' | '.join(row) in ' '.join(text.split())
@@ -85,18 +85,22 @@ def test_report_columns_in_order_nan_has_no_deviation(reported, tmp_path):
 def test_report_names_with_markup_escaped(reported, tmp_path):
     names = ['<img src=x onerror=alert(1)>', '[here](http://example.org)', '**b** `c` _i_', '[red]']
     for number, name in enumerate(names):
-        for folder, finished in ((name.replace('/', ''), True), (f'u{number}', False)):
-            loss = dict(type=name, option='a|b', avg_factor=1)
-            experiment = f'x/{number}{name.replace("/", "")}'
-            write(tmp_path / folder, experiment, loss=loss, finished=finished)
+        loss = dict(type=name, option='a|b', avg_factor=1)
+        folder_name = name.replace('/', '')
+        experiment = f'x/{number}{folder_name}'
+        write(tmp_path / folder_name, experiment, loss=loss)
+        write(tmp_path / f'unfinished{number}', experiment, loss=loss, finished=False)
     labels = {f'{name} avg_factor=1 option=a|b' for name in names}
     plain = reported(tmp_path, '--html', tmp_path / 'page.html')
     assert all(label in plain for label in labels)
     assert '<img src=x' not in (tmp_path / 'page.html').read_text()
     reported(tmp_path, '--out', tmp_path / 'a.md')
     parsed = MarkdownIt('commonmark').enable('table').parse((tmp_path / 'a.md').read_text())
-    shown = [''.join(c.content for c in t.children) for t in parsed if t.type == 'inline']
-    assert labels <= {*shown}
+    shown_texts = set()
+    for token in parsed:
+        if token.type == 'inline':
+            shown_texts.add(''.join(child.content for child in token.children))
+    assert labels <= shown_texts
 
 
 def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys, monkeypatch):
@@ -108,9 +112,9 @@ def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys, monk
     write(tmp_path / 'left' / odd, f'x/{odd}', finished=False)
     for kind in ('text', 'markdown', 'latex'):
         call_here('report.py', tmp_path, '--format', kind, monkeypatch=monkeypatch)
-        said = capsys.readouterr().out
-        assert not any(line.startswith('lines') for line in said.splitlines())
-        assert r'two\nlines' in said or kind != 'text'
+        output = capsys.readouterr().out
+        assert not any(line.startswith('lines') for line in output.splitlines())
+        assert r'two\nlines' in output or kind != 'text'
     reported(tmp_path, '--html', tmp_path / 'page.html')
     assert r'two\nlines' in (tmp_path / 'page.html').read_text()
 
@@ -120,29 +124,29 @@ def test_report_folder_name_no_text_escaped(run, tmp_path):
     write(folder / 'left', NAME, finished=False)
     write(folder / 'a', NAME, ece=1.25)
     for kind in ('text', 'csv', 'json', 'markdown', 'latex', 'html'):
-        said = run('report.py', folder, '--format', kind, '--out', 'out')
-        assert 'caf' in said + (tmp_path / 'out').read_text()
-        said = run('report.py', folder, '--format', kind)
-        assert 'udce9' in said
+        output = run('report.py', folder, '--format', kind, '--out', 'out')
+        assert 'caf' in output + (tmp_path / 'out').read_text()
+        assert 'udce9' in run('report.py', folder, '--format', kind)
 
 
 def test_report_long_label_wrapped_whole(tmp_path, run):
     options = {f'a_long_option_{n}': 'a long value' for n in range(9)}
-    for number, loss in enumerate((MBLS | options, MBLS)):
-        write(tmp_path / f'{number}', 'mbls/digits', loss=loss)
-        said = run('report.py', tmp_path / f'{number}').splitlines()
-        label = ' '.join(line[:60].strip() for line in said)
-        assert number or all(f'{option}=a long value' in label for option in options)
-    assert max(map(len, said[1:4])) < 60
+    write(tmp_path / 'long', 'mbls/digits', loss=MBLS | options)
+    lines = run('report.py', tmp_path / 'long').splitlines()
+    label = ' '.join(line[:60].strip() for line in lines)
+    assert all(f'{option}=a long value' in label for option in options)
+    write(tmp_path / 'short', 'mbls/digits', loss=MBLS)
+    lines = run('report.py', tmp_path / 'short').splitlines()
+    assert max(map(len, lines[1:4])) < 60
 
 
 def test_table_rows_losses_calibrations_ensembles_distinct(tmp_path):
     forced = TEMPERATURE | dict(
         methods=['vector', 'temperature'], forced=['fitted on the test split']
     )
-    for kind in ('SoftmaxFocalLoss', 'LabelSmoothingLoss'):  # in the paper's order
-        write(tmp_path / kind, NAME, loss=dict(type=kind))
-    write(tmp_path / 'm6', NAME, loss=dict(type=MBLS['type'], margin=6.0))  # and no α
+    for loss_type in ('SoftmaxFocalLoss', 'LabelSmoothingLoss'):
+        write(tmp_path / loss_type, NAME, loss=dict(type=loss_type))
+    write(tmp_path / 'm6', NAME, loss=dict(type=MBLS['type'], margin=6.0))
     write(tmp_path / 'm0', f'{NAME}_m0', loss=MBLS | dict(margin=0.0, alpha=0.05))
     for seed in range(2):
         write(tmp_path / f'{seed}', NAME, seed=seed, ece=4.0 + seed)
@@ -150,10 +154,12 @@ def test_table_rows_losses_calibrations_ensembles_distinct(tmp_path):
         write(tmp_path / f'tta{seed}', NAME, seed=seed, ece=2.0, model=views)
     write(tmp_path / 't', NAME, ece=1.0, calibration=TEMPERATURE)
     write(tmp_path / 'v', NAME, ece=0.5, calibration=forced)
-    for name, second in (('x', {}), ('y', dict(calibration=TEMPERATURE)), ('z', dict(loss=CE))):
-        mean = model(member('0.pth'), member('1.pth', **second))
-        write(tmp_path / name, NAME, seed=None, model=mean)
+    changes = {'x': {}, 'y': dict(calibration=TEMPERATURE), 'z': dict(loss=CE)}
+    for name, change in changes.items():
+        ensemble = model(member('0.pth'), member('1.pth', **change))
+        write(tmp_path / name, NAME, seed=None, model=ensemble)
     table = only_table(tmp_path)
+    # Losses are in the paper's order.
     assert [(row.label, len(row.runs), row.paper.get('calibration/ECE')) for row in table.rows] == [
         ('LS', 1, None),
         ('FL', 1, None),
@@ -170,7 +176,8 @@ def test_table_rows_losses_calibrations_ensembles_distinct(tmp_path):
     assert eces(table)[4] == [4.0, 5.0]
 
 
-LOADER, PACK = trained()['train_dataloader'], dict(type='PackInputs')
+LOADER = trained()['train_dataloader']
+PACK = dict(type='PackInputs')
 CROP = dict(type='RandomCrop')
 MIXED = trained()['model'] | dict(train_cfg=dict(augments='Mixup'))
 NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
@@ -212,14 +219,16 @@ def test_table_rows_other_training_or_model_labelled(training, change, words, tm
     assert sorted(len(row.runs) for row in rows) == [1, 1, 3]
     (row,) = [row for row in rows if row.values('calibration/ECE') == [9.0]]
     assert row.label.startswith(f'MbLS m=6 α=0.1, {words}') and '.padding=–' not in row.label
-    assert sum(words in each.label for each in rows) == (2 if words == 'digest=' else 1)
+    # A digest tells both rows apart, any other setting is said of the unusual row alone.
+    labels_with_words = [row.label for row in rows if words in row.label]
+    assert len(labels_with_words) == (2 if words == 'digest=' else 1)
 
 
 def test_table_rows_ensemble_any_order_of_members_same_row(tmp_path):
-    pairs = [NETWORK, OTHER_MEAN], [OTHER_MEAN, NETWORK], [NETWORK, NETWORK]
+    pairs = [[NETWORK, OTHER_MEAN], [OTHER_MEAN, NETWORK], [NETWORK, NETWORK]]
     for number, networks in enumerate(pairs):
-        mean = model(*(member(f'{number}.pth', network=each) for each in networks))
-        write(tmp_path / f'{number}', NAME, seed=None, model=mean)
+        members = [member(f'{number}.pth', network=network) for network in networks]
+        write(tmp_path / f'{number}', NAME, seed=None, model=model(*members))
     assert sorted(len(row.runs) for row in only_table(tmp_path).rows) == [1, 2]
 
 
@@ -250,9 +259,15 @@ def test_table_other_evaluation_excluded_with_reason(evaluation, reason, tmp_pat
 def test_report_protocol_keeps_classifiers(reported, tmp_path):
     write(tmp_path / 'digits', 'mbls/digits', ece=1.25)
     for protocol, ece in (('pooled', 2.25), ('pooled', 2.5), ('paper', 3.25)):
-        options = dict(dataset=VOC, protocol=protocol)
-        content = dict(quality='mIoU', ece=ece, evaluation=options, seed=int(4 * ece))
-        write(tmp_path / f'{int(4 * ece)}', 'mbls/voc', **content)
+        seed = int(4 * ece)
+        write(
+            tmp_path / f'{seed}',
+            'mbls/voc',
+            quality='mIoU',
+            ece=ece,
+            evaluation=dict(dataset=VOC, protocol=protocol),
+            seed=seed,
+        )
     text = reported(tmp_path, '--protocol', 'paper')
     assert '1.25' in text and '3.25' in text and '2.25' not in text and '2.50' not in text
     assert 'No run is left' not in text
@@ -277,13 +292,13 @@ def test_tables_split_by_data_and_network(tmp_path):
 
 def test_table_several_configs_titled_by_all(tmp_path):
     names = ['z_first', 'resnet50_cifar10', 'mine', 'yours']
-    for number, name in enumerate(names):
-        loss = dict(MBLS, margin=6.0 + number * (number != 1))
-        write(tmp_path / f'{number}', f'x/{name}', loss=loss)
+    margins = [6.0, 6.0, 8.0, 9.0]
+    for number, (name, margin) in enumerate(zip(names, margins, strict=True)):
+        write(tmp_path / f'{number}', f'x/{name}', loss=dict(MBLS, margin=margin))
     (table,) = tables_from_runs(find_runs([tmp_path])[0])
     assert table.name.startswith('z_first & resnet50_cifar10 & mine & 1 more')
     # And the published figures are those of the config that has some.
-    assert sum(bool(row.paper) for row in table.rows) == 1
+    assert len([row for row in table.rows if row.paper]) == 1
 
 
 def test_find_runs_excluded_runs_named(tmp_path, reported):
@@ -299,38 +314,46 @@ def test_find_runs_excluded_runs_named(tmp_path, reported):
     ):  # fmt: skip
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(content)
-    runs, others = find_runs([tmp_path, tmp_path / 'a'])  # a folder given twice counts once
-    broken, *others = others
-    assert others == [
-        f'In no table, {why}: {tmp_path / name}.'
-        for name, why in (
-            ('smoke', 'smoke runs with --limit'),
-            ('stopped', 'unfinished or not tested, no results.json'),
-            ('unfinished', 'training unfinished'),
-            ('validated', 'not tested, only validated'),
-        )
+    # A folder that is given twice counts once.
+    runs, (unreadable, *excluded) = find_runs([tmp_path, tmp_path / 'a'])
+    reasons = {
+        'smoke': 'smoke runs with --limit',
+        'stopped': 'unfinished or not tested, no results.json',
+        'unfinished': 'training unfinished',
+        'validated': 'not tested, only validated',
+    }
+    assert excluded == [
+        f'In no table, {reason}: {tmp_path / name}.' for name, reason in reasons.items()
     ]
-    assert broken.startswith('In no table, unreadable results.json: ')
-    for name, why in (('cut', 'Expecting value'), ('list', 'no record of a'), ('no_m', 'no re')):
-        assert str(tmp_path / name) in broken and why in broken
+    assert unreadable.startswith('In no table, unreadable results.json: ')
+    errors = {'cut': 'Expecting value', 'list': 'no record of a', 'no_metrics': 'no record of a'}
+    for name, error in errors.items():
+        assert str(tmp_path / name) in unreadable and error in unreadable
     (table,) = tables_from_runs(runs)
     older = f'MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: {tmp_path / "a"}'
     assert eces(table) == [[3.0]] and table.notes[-1] == f'Left out, {older}.'
-    assert all(' '.join(line.split()) in reported(tmp_path) for line in (*others, table.notes[-1]))
+    report = reported(tmp_path)
+    assert all(' '.join(line.split()) in report for line in (*excluded, table.notes[-1]))
     with pytest.raises(FileNotFoundError, match=r'no results\.json .*smoke runs with --limit'):
         find_runs([tmp_path / 'smoke'])
 
 
 @pytest.mark.parametrize('seed', ['', 'seed3'])
 def test_find_runs_sweep_values_have_a_table(seed, tmp_path):
-    val = dict(dataset=CIFAR10 | dict(split='val'))
     for margin in (2.0, 6.0):
-        about = dict(loss=MBLS | dict(margin=margin), name='results_val.json', split='val')
-        write(tmp_path / f'margin={margin:g}' / seed, NAME, ece=margin, evaluation=val, **about)
+        write(
+            tmp_path / f'margin={margin:g}' / seed,
+            NAME,
+            name='results_val.json',
+            split='val',
+            loss=MBLS | dict(margin=margin),
+            ece=margin,
+            evaluation=dict(dataset=CIFAR10 | dict(split='val')),
+        )
     write(tmp_path / 'margin=2' / seed, NAME, loss=MBLS | dict(margin=2.0), ece=7.0)
     (tmp_path / 'sweep.json').write_text('{}')
-    runs, others = find_runs([tmp_path])
-    assert not others
+    runs, excluded = find_runs([tmp_path])
+    assert not excluded
     assert sorted(map(eces, tables_from_runs(runs)), key=len) == [[[7.0]], [[2.0], [6.0]]]
 
 
@@ -358,10 +381,13 @@ def test_table_unlike_paper_has_no_published_value(training, evaluation, reason,
 
 
 def test_table_nearly_like_paper_has_remarks(tmp_path):
-    tiny = dict(dataset=dict(type='TinyImageNet', split='val', samples=10000))
-    content = dict(loss=dict(type='ACLSLoss', margin=10.0, alpha=1.0), evaluation=tiny)
-    content['training'] = trained(train_cfg=dict(max_epochs=30))
-    write(tmp_path / 'a', 'acls/resnet50_tinyimagenet', **content)
+    write(
+        tmp_path / 'a',
+        'acls/resnet50_tinyimagenet',
+        loss=dict(type='ACLSLoss', margin=10.0, alpha=1.0),
+        evaluation=dict(dataset=dict(type='TinyImageNet', split='val', samples=10000)),
+        training=trained(train_cfg=dict(max_epochs=30)),
+    )
     table = only_table(tmp_path)
     assert table.rows[0].paper['calibration/ECE'] == 1.05
     assert table.notes[1] == 'train_cfg.max_epochs=30, where the paper has 100.'
