@@ -77,7 +77,7 @@ def as_tensor(name: str, values: Array) -> Tensor:
     """Return numbers as a tensor without a gradient, on the device that they are on.
 
     Args:
-        name: What errors call the values.
+        name: The name of the values in errors.
         values: An array, a tensor, or a list of numbers or of tensors.
 
     Raises:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmcalib.tensors import at_least_single
 
-IGNORED = -1  # the label of a prediction that is not valid
+# The label of a prediction that is not valid.
+IGNORED = -1
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,8 @@ class ImagePredictions:
         for field in fields(self):
             value = getattr(self, field.name)
             if torch.is_tensor(value):
-                selected[field.name] = value[
-                    kept.to(value.device) if torch.is_tensor(kept) else kept
-                ]
+                index = kept.to(value.device) if torch.is_tensor(kept) else kept
+                selected[field.name] = value[index]
         return replace(self, **selected)
 
     def within(self, region: Tensor) -> ImagePredictions:
@@ -107,7 +107,7 @@ class ImagePredictions:
             yield self.select(slice(index, index + 1))
 
     def split_labels(self) -> list[ImagePredictions]:
-        """Return the predictions of each of L labels, as of a binary head with one logit."""
+        """Return the predictions of each of L labels, as those of a binary head with one logit."""
         if not self.several_labels:
             return [self]
         predictions = []

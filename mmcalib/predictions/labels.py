@@ -23,7 +23,7 @@ def labelled_rows(
     """Return the rows ``(M, K)`` and the labels ``(M,)`` of the valid predictions.
 
     Args:
-        name: What errors call the values.
+        name: The name of the values in errors.
         values: ``(N, K)`` or ``(N, K, *)``; ``(N,)`` or K = 1 where there are two classes.
         labels: ``(N,)`` or ``(N, *)`` int64.
         ignore_index: The label of predictions that are not valid; None if all are.
@@ -132,7 +132,7 @@ def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
     Args:
         scores: The scores.
         labels: The labels.
-        name: What the error calls the scores.
+        name: The name of the scores in the error.
     """
     if labels.ndim == scores.ndim > 1 and ((labels == 0) | (labels == 1)).all():
         last_axis = labels.ndim - 1

@@ -49,7 +49,7 @@ def read_loader(
     Args:
         model: See :func:`reader`.
         loader: Batches, in any order.
-        text: What the progress bar says.
+        text: The text of the progress bar.
         kept: An object that keeps a few of the batches.
         logits: See :func:`reader`.
         ignore_index: See :func:`reader`.

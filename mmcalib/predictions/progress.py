@@ -18,7 +18,7 @@ def progress(items: Iterable, text: str) -> Iterable:
 
     Args:
         items: The items.
-        text: What the bar says.
+        text: The text of the bar.
     """
     rank, _ = rank_and_world_size()
     return track(
