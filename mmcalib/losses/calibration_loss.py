@@ -116,7 +116,10 @@ class CalibrationLoss(nn.Module):
         **options,
     ) -> None:
         super().__init__()
-        self.__signature__.bind_partial(**options)  # An option that does not exist is a TypeError.
+        try:
+            self.__signature__.bind_partial(**options)
+        except TypeError as error:  # An option does not exist.
+            raise TypeError(f'{type(self).__name__}: {error}') from error
         self.loss_name = self.loss_name if loss_name is None else loss_name
         check_loss_name(self.loss_name)
         self.ignore_index = check_integer('ignore_index', ignore_index, least=-float('inf'))

@@ -1,20 +1,16 @@
-"""Before a run: its data and metrics are built, and what was built is asked.
+"""Checks before a run: its data and metrics are built, and what was built is asked.
 
-Each check prevents a wrong number, or an error that would come hours later.
+The docstring of each check names the harm that it prevents: a wrong number, or lost hours.
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from traceback import walk_tb
 
 import torch
-from mmengine import registry
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
@@ -22,7 +18,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
-from mmcalib.errors import UserError, did_you_mean, nearest, suggestion
+from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
 from mmcalib.metrics.names import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
@@ -31,17 +27,11 @@ from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.runs.checkpoint import check_classes, class_names
-from mmcalib.runs.config_tree import constructor_options
 from mmcalib.runs.missing_data import missing_data_message
 from mmcalib.tensors import unchanged_randomness
 
-# What parts of a config raise that cannot be built.
+# Errors of parts of a config that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
-# As mmengine writes the errors of its registries, and Python those of constructors.
-UNKNOWN_TYPE = re.compile(
-    r"([\w.]+) is not in the (?:\w+::)?([\w ]+) registry\. Please check .*? found at [^\s'\")]+"
-)
-UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 # The metrics that mmseg's IoUMetric measures beside aAcc, by each of its `iou_metrics`.
 NAMES_BY_IOU_METRIC = {
     'mIoU': (MIOU, 'mAcc'),
@@ -110,7 +100,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
 
 
 def check_amp() -> None:
-    """Refuse mixed precision where it cannot run."""
+    """Refuse mixed precision without a GPU: bfloat16 of a CPU gives a wrong number."""
     if not torch.cuda.is_available():
         raise UserError('--amp needs a CUDA device, and none is available: leave it out')
 
@@ -125,121 +115,170 @@ def innermost(model: nn.Module) -> nn.Module:
 def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLoop) -> None:
     """Refuse no samples, other classes than those of the training, and a sample that breaks.
 
-    So are classes that the head has no logit for, and logits that no sample trains.
+    Classes that the head has no logit for, and logits that no sample trains, give a wrong number; a
+    broken sample costs hours.
+
+    Args:
+        split: Name of the split.
+        loop: Loop with its data.
+        classes: Number of classes of the head, None if it does not say.
+        first: Loop of the run's first split, which trains where the run does.
     """
-    data = loop.dataloader.dataset
-    if not len(data):
+    dataset = loop.dataloader.dataset
+    if not len(dataset):
         raise UserError(f'the {split} data have no samples')
-    trained, here = class_names(first.dataloader.dataset), class_names(data)
-    found = len(here)
-    if found and classes and (found > classes or (split == 'train' and found < classes)):
+    names = class_names(dataset)
+    count = len(names)
+    if count and classes and (count > classes or (split == 'train' and count < classes)):
         raise UserError(
-            f'the {split} data have {found} classes, but the head of the model has {classes}. Is '
-            f'the data set complete? If so, set num_classes of the head to {found}'
+            f'the {split} data have {count} classes, but the head of the model has {classes}. Is '
+            f'the data set complete? If so, set num_classes of the head to {count}'
         )
-    check_classes(trained, here, f'the training and the {split} set')
-    if split != 'train':  # whose transforms are random, and may be a GPU's
-        name_samples(data)
-        with unchanged_randomness():
-            try:
-                data[0]
-            except UserError as error:
-                raise UserError(f'the {split} data: {error.reason}') from error
+    trained_names = class_names(first.dataloader.dataset)
+    check_classes(trained_names, names, f'the training and the {split} set')
+    if split == 'train':  # Its transforms are random, and may be a GPU's.
+        return
+    name_samples(dataset)
+    with unchanged_randomness():
+        try:
+            dataset[0]
+        except UserError as error:
+            raise UserError(f'the {split} data: {error.reason}') from error
 
 
 def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
-    """Refuse metrics of one key, and those that count predictions of unseen classes as wrong."""
-    metrics = loop.evaluator.metrics if split != 'train' else ()
+    """Refuse metrics that end in an error after hours, or overwrite or mislead each other."""
+    if split == 'train':
+        return
+    metrics = loop.evaluator.metrics
+    check_top_k(split, metrics, classes)
+    check_distinct_keys(split, metrics)
+    check_ood_metrics(split, metrics, classes)
+
+
+def check_top_k(split: str, metrics: Sequence[BaseMetric], classes: int | None) -> None:
+    """Refuse an accuracy of more predictions than there are classes, an error after hours."""
     for metric in metrics:
-        if type(metric).__name__ == 'Accuracy' and max(metric.topk) > (classes or max(metric.topk)):
+        is_accuracy = type(metric).__name__ == 'Accuracy'
+        if is_accuracy and classes and max(metric.topk) > classes:
             raise UserError(
                 f'{split}_evaluator: Accuracy has topk={metric.topk}, but the head {classes} '
                 'classes: set topk=(1,)'
             )
-    measured = Counter(key for metric in metrics for key in keys_of(metric) or ())
-    if twice := sorted(key for key, count in measured.items() if count > 1):
+
+
+def check_distinct_keys(split: str, metrics: Sequence[BaseMetric]) -> None:
+    """Refuse two metrics of one key, of which the second would overwrite the first."""
+    counts = Counter()
+    for metric in metrics:
+        counts.update(measured_keys(metric) or ())
+    repeated_keys = sorted(key for key, count in counts.items() if count > 1)
+    if repeated_keys:
         raise UserError(
-            f'{split}_evaluator measures {", ".join(twice)} twice: give one of the two metrics '
-            "another prefix, such as dict(type='ECE', num_bins=25, prefix='ece25')"
+            f'{split}_evaluator measures {", ".join(repeated_keys)} twice: give one of the two '
+            "metrics another prefix, such as dict(type='ECE', num_bins=25, prefix='ece25')"
         )
-    for index in [metric.ood_index for metric in metrics if isinstance(metric, OODMetric)]:
-        trained = index is not None and 0 <= index < (classes or 0)
-        blind = [
+
+
+def check_ood_metrics(split: str, metrics: Sequence[BaseMetric], classes: int | None) -> None:
+    """Refuse metrics that count predictions of unseen classes as wrong, a wrong number."""
+    for ood_metric in metrics:
+        if not isinstance(ood_metric, OODMetric):
+            continue
+        index = ood_metric.ood_index
+        if index is not None and 0 <= index < (classes or 0):
+            continue  # It is the label of a class that was trained.
+        others = [
             type(metric).__name__
             for metric in metrics
             if not isinstance(metric, OODMetric | ImageScoreMetric)
             and (index is None or getattr(metric, 'ignore_index', None) != index)
         ]
-        if blind and not trained:
+        if others:
             raise UserError(
                 f'{split}_evaluator: OODMetric treats some labels as unseen, but '
-                f'{", ".join(blind)} would count all their predictions as wrong. Test these in a '
+                f'{", ".join(others)} would count all their predictions as wrong. Test these in a '
                 'separate run'
             )
 
 
 def check_selection(runner: Runner) -> None:
-    """Refuse a checkpoint that is to be chosen by what is not measured, or by the worst."""
+    """Refuse a checkpoint that is to be chosen by what is not measured, or by the worst.
+
+    The first would end a training after hours, the second choose a wrong checkpoint.
+    """
     if not runner.cfg.get('val_dataloader'):
         return
-    found = {metric: keys_of(metric) for metric in runner.val_evaluator.metrics}
-    known = set().union(*filter(None, found.values()))
+    known_keys = set()
+    has_unknown_metric = False
+    for metric in runner.val_evaluator.metrics:
+        keys = measured_keys(metric)
+        has_unknown_metric = has_unknown_metric or keys is None
+        known_keys |= keys or set()
     for hook in runner.hooks:
         if not isinstance(hook, CheckpointHook) or not hook.save_best:
             continue
-        kept = [*zip(hook.key_indicators, hook.rules, strict=True)]
-        kept += [(key, None) for key in [getattr(hook, 'accuracy', None)] if key]
-        for key, rule in kept:
-            unknown = key != 'auto' and key not in known
-            if unknown and (None not in found.values() or nearest(key, known)):
-                raise UserError(
-                    f'default_hooks.checkpoint: val_evaluator does not measure {key!r}'
-                    f'{did_you_mean(key, known)}'
-                )
-            if key in known and rule and better_rule(key) not in (None, rule):
+        for key, rule in zip(hook.key_indicators, hook.rules, strict=True):
+            if key == 'auto':
+                continue
+            if key not in known_keys:
+                if not has_unknown_metric or nearest(key, known_keys):
+                    raise UserError(
+                        f'default_hooks.checkpoint: val_evaluator does not measure {key!r}'
+                        f'{did_you_mean(key, known_keys)}'
+                    )
+            elif rule and better_rule(key) not in (None, rule):
                 raise UserError(
                     f'save_best={key!r}: set rule={better_rule(key)!r}; rule={rule!r} would keep '
                     'the worst checkpoint'
                 )
 
 
-def keys_of(metric: BaseMetric) -> set[str] | None:
+def measured_keys(metric: BaseMetric) -> set[str] | None:
     """Return the keys that a metric measures, None where that is not known."""
-    names = None
+    kind = type(metric).__name__
+    names = []
     if isinstance(metric, CalibrationMetric):
-        ends = INTERVAL if metric.confidence_interval is not None else ()
-        names = [f'{name}{end}' for name in metric.metrics for end in ('', *ends)]
+        names += metric.metrics
+        if metric.confidence_interval is not None:
+            names += [f'{name}{end}' for name in metric.metrics for end in INTERVAL]
     elif isinstance(metric, ForegroundIoU):
-        names = [MIOU]
-    elif type(metric).__name__ == 'Accuracy' and len(metric.thrs) == 1:
-        names = [f'top{k}' for k in metric.topk]
-    elif type(metric).__name__ == 'IoUMetric':
-        names = [AACC]
+        names.append(MIOU)
+    elif kind == 'Accuracy' and len(metric.thrs) == 1:
+        names += [f'top{k}' for k in metric.topk]
+    elif kind == 'IoUMetric':
+        names.append(AACC)
         for name in metric.metrics:
             names += NAMES_BY_IOU_METRIC.get(name, ())
+    else:
+        return None
     prefix = f'{metric.prefix}/' if metric.prefix else ''
-    return names and {f'{prefix}{name}' for name in names}
+    return {f'{prefix}{name}' for name in names}
 
 
 def check_learning(runner: Runner, model: nn.Module) -> None:
-    """Refuse a loss, or an attached calibration, that would not learn."""
-    learns = any(isinstance(hook, LearnFromValidationHook) for hook in runner.hooks)
-    validates = runner.cfg.get('val_dataloader')
+    """Refuse a loss, or an attached calibration, that would not learn, for a wrong number."""
+    has_hook = any(isinstance(hook, LearnFromValidationHook) for hook in runner.hooks)
+    has_validation = bool(runner.cfg.get('val_dataloader'))
     for module in model.modules():
-        name = type(module).__name__
         if is_calibrated(module):
             raise UserError(
                 'the config has a calibration attached, which would not follow the training: '
                 'train with the config that was calibrated, load this checkpoint with load_from, '
                 'and calibrate again'
             )
-        if isinstance(module, CALSLoss | AdaFocalLoss) and not (learns and validates):
+        if not isinstance(module, CALSLoss | AdaFocalLoss):
+            continue
+        name = type(module).__name__
+        if not has_hook:
+            raise UserError(
+                f'{name} learns nothing without its hook: add '
+                "custom_hooks=[dict(type='LearnFromValidationHook')]"
+            )
+        if not has_validation:
             raise UserError(
                 f'{name} learns from validations, but this training has none: set val_cfg, '
                 'val_dataloader and val_evaluator, and leave out --no-validate'
-                if learns
-                else f'{name} learns nothing without its hook: add '
-                "custom_hooks=[dict(type='LearnFromValidationHook')]"
             )
 
 
@@ -250,16 +289,8 @@ def check_targets(model: nn.Module) -> None:
     one label for each image ends with its own error in the first step of Mixup.
     """
     for name, head in model.named_modules():
-        if not takes_several_labels(head):
-            continue
-        wrong = [type(loss).__name__ for loss in head.modules() if _needs_one_class(loss)]
-        if wrong:
-            raise UserError(
-                f'model.{name}: {type(head).__name__} takes several labels for each image, but '
-                f'{wrong[0]} trains a softmax, of which one class is right. Set '
-                "loss=dict(type='CrossEntropyLoss', use_sigmoid=True), or take a head for one "
-                'label, such as LinearClsHead'
-            )
+        if takes_several_labels(head):
+            check_several_labels(name, head)
     mixing = getattr(getattr(model, 'data_preprocessor', None), 'batch_augments', None)
     augments = [type(each).__name__ for each in getattr(mixing, 'augments', ()) if each is not None]
     if not augments:
@@ -274,7 +305,19 @@ def check_targets(model: nn.Module) -> None:
             )
 
 
-def _needs_one_class(loss: nn.Module) -> bool:
+def check_several_labels(name: str, head: nn.Module) -> None:
+    """Refuse a softmax over classes in a head for several labels, which learns a wrong number."""
+    for loss in head.modules():
+        if is_softmax_loss(loss):
+            raise UserError(
+                f'model.{name}: {type(head).__name__} takes several labels for each image, but '
+                f'{type(loss).__name__} trains a softmax, of which one class is right. Set '
+                "loss=dict(type='CrossEntropyLoss', use_sigmoid=True), or take a head for one "
+                'label, such as LinearClsHead'
+            )
+
+
+def is_softmax_loss(loss: nn.Module) -> bool:
     """Return whether a loss is known to be one of a softmax over classes."""
     kind = type(loss).__name__
     if kind == 'CrossEntropyLoss':
@@ -299,41 +342,23 @@ def check_padding(model: nn.Module) -> None:
 
 
 @contextmanager
-def building(what: str) -> Iterator[None]:
-    """Raise what cannot be built as a UserError, with the names that may be meant."""
+def building(start: str) -> Iterator[None]:
+    """Raise what cannot be built as a UserError.
+
+    Args:
+        start: Start of the message, such as the part of the config.
+    """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', message='Fail to import')
             yield
     except NOT_BUILT as error:
-        raise UserError(f'{what}{reason_of(error)}') from error
+        raise UserError(f'{start}{error_reason(error)}') from error
 
 
-def reason_of(error: Exception) -> str:
-    """Return why a part of a config cannot be built, with the name that may be meant."""
-    reason = str(error.args[0] if error.args else error) or type(error).__name__
-    if 'need at least one array to concatenate' in reason:  # of mmengine's datasets
+def error_reason(error: Exception) -> str:
+    """Return why a part of a config cannot be built."""
+    reason = str(error.args[0] if error.args else error)
+    if 'need at least one array to concatenate' in reason:  # from numpy, in mmengine's datasets
         return 'there are no samples'
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    kinds = [f.f_locals['obj_cls'] for f in frames if inspect.isclass(f.f_locals.get('obj_cls'))]
-    option = UNKNOWN_OPTION.search(reason)
-    if option and kinds:
-        kind, name = kinds[-1], kinds[-1].__name__
-        return (
-            f'{name} has no option {option[1]}'
-            f'{did_you_mean(option[1], constructor_options(kind))} '
-            '(if the _base_ has set it, add _delete_=True beside the new type; in a config with '
-            'read_base, assign the whole dict: model.head.loss = dict(type=…))'
-        )
-    return UNKNOWN_TYPE.sub(lambda found: _no_such_type(*found.groups()), reason)
-
-
-def _no_such_type(kind: str, name: str) -> str:
-    roots = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
-    roots = [root for root in roots if root.name == name]
-    known = {kind for r in roots for each in (r, *r.children.values()) for kind in each.module_dict}
-    near = suggestion(kind.split('.')[-1], known)
-    return (
-        f'there is no {name} of type={kind!r}{near or "."} A class of your own needs '
-        "custom_imports=dict(imports=['ITS.MODULE']) in the config"
-    )
+    return reason or type(error).__name__

@@ -18,7 +18,6 @@ from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-from mmcalib.cli.files import other_checkpoints
 from mmcalib.errors import UserError
 from mmcalib.runs.record import digest
 
@@ -40,9 +39,7 @@ def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
     """
     file = download(path) if '://' in path else os.path.expanduser(path)
     if not os.path.isfile(file):
-        raise UserError(
-            f'there is no checkpoint {file!r} in {os.getcwd()}{other_checkpoints(file)}'
-        )
+        raise UserError(f'there is no checkpoint {file!r} in {os.getcwd()}')
     try:
         if reason := damage(file):
             raise ValueError(reason)

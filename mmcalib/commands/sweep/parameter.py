@@ -15,7 +15,7 @@ from mmcalib import losses
 from mmcalib.cli.arguments import parse_options
 from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics.names import ECE
-from mmcalib.runs.checks import building, keys_of
+from mmcalib.runs.checks import building, measured_keys
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name
 from mmcalib.runs.training import find_losses
 
@@ -147,7 +147,7 @@ def add_ece(cfg: Config) -> list[str]:
         in_scope = METRICS.switch_scope_and_registry(cfg.get('default_scope'))
         with building(f'{evaluator_key}: '), in_scope:
             built_metrics = Evaluator(metrics).metrics
-        has_ece = any(ECE in (keys_of(metric) or ()) for metric in built_metrics)
+        has_ece = any(ECE in (measured_keys(metric) or ()) for metric in built_metrics)
         if has_ece or not cfg.get(f'{split}_dataloader'):
             continue
         if isinstance(metrics, Mapping):
