@@ -1,4 +1,4 @@
-"""The probabilities that a data sample stands for, and other ones put into it."""
+"""Scores of data samples as probabilities or logits, and the writer of other scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmcalib.tensors import at_least_single, smallest_probability
 
 
 def probabilities_in(sample: Sample) -> Tensor:
-    """Return the probabilities that a sample's scores stand for, in float32 or float64.
+    """Return the probabilities of a sample's scores, in float32 or float64.
 
     Returns:
         ``(K,)`` of mmpretrain's ``pred_score``; ``(K, H, W)``, the softmax of mmseg's
@@ -31,12 +31,14 @@ def probabilities_in(sample: Sample) -> Tensor:
 def logits_in(sample: Sample, *, of_scores: bool = False) -> Tensor:
     """Return logits whose softmax, or sigmoid of a binary head, are a sample's probabilities.
 
-    With `of_scores`, mmseg's ``seg_logits`` are scores of at least 0 that need not sum to 1, and
-    the logits are their logarithms.
+    Logits of a classifier are the logarithms of its probabilities, so the lowest is that of the
+    smallest probability of its type: -87 in float32. A binary head's probability that is rounded to
+    1 counts as a quarter of its type's resolution below.
 
-    Those of a classifier are the logarithms of its probabilities, so that none is further below 0
-    than the least probability of its type can tell: 87 nats in float32. In a binary head's, what is
-    rounded to 1 counts as a quarter of its type's resolution below.
+    Args:
+        sample: Data sample of mmpretrain or mmseg.
+        of_scores: Whether mmseg's ``seg_logits`` are scores of at least 0 that need not sum to 1,
+            so that logits are their logarithms.
     """
     if 'seg_logits' not in sample:
         scores = read_class_scores(sample, 'a prediction')
@@ -44,20 +46,28 @@ def logits_in(sample: Sample, *, of_scores: bool = False) -> Tensor:
     logits = at_least_single(read_field(sample, 'seg_logits').detach())
     if len(logits) > 1:
         return _log(logits) if of_scores else logits
-    rest = (1 - logits).clamp(min=torch.finfo(logits.dtype).eps / 4)
-    return _log(logits) - rest.log()
+    return log_odds(logits)
+
+
+def log_odds(probs: Tensor) -> Tensor:
+    """Return the logits whose sigmoids are probabilities.
+
+    A probability that is rounded to 1 counts as a quarter of its type's resolution below.
+    """
+    one_minus_probs = (1 - probs).clamp(min=torch.finfo(probs.dtype).eps / 4)
+    return _log(probs) - one_minus_probs.log()
 
 
 def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: float = 0.5) -> None:
     """Set a sample's scores, and the class that they predict, to those of probabilities.
 
-    ``seg_logits`` of K > 1 classes are their logarithms, with what has been rounded to 0 at the
-    least normal number of its type, 87 nats below 1 in float32.
+    ``seg_logits`` of K > 1 classes are their logarithms. A probability of 0 counts as the smallest
+    normal number of its type, whose logarithm is -87 in float32.
 
     Args:
-        sample: Of mmpretrain or mmseg, with scores of its own.
-        probs: As :func:`probabilities_in` returns them.
-        threshold: Above which probability a binary head of mmseg predicts its class.
+        sample: Data sample of mmpretrain or mmseg, with scores.
+        probs: Probabilities in the shape of :func:`probabilities_in`.
+        threshold: Probability above which a binary head of mmseg predicts its class.
     """
     if 'seg_logits' not in sample:
         sample.set_pred_score(probs).set_pred_label(probs.argmax(dim=0, keepdim=True))
@@ -73,16 +83,16 @@ def put_logits(
     """Set a sample's scores, and the class that they predict, to those of logits.
 
     Args:
-        sample: As for :func:`put_probabilities`.
-        logits: As :func:`logits_in` returns them.
-        threshold: As for :func:`put_probabilities`.
+        sample: Data sample of mmpretrain or mmseg, with scores.
+        logits: Logits in the shape of :func:`logits_in`.
+        threshold: Probability above which a binary head of mmseg predicts its class.
         keep_class: Whether the predicted class stays, however close others are after rounding. A
             binary head of mmseg predicts by its threshold in any case.
     """
     if 'seg_logits' in sample and len(logits) == 1:
         put_probabilities(sample, logits.sigmoid(), threshold=threshold)
     elif 'seg_logits' in sample:
-        # Of the logits, not of the probabilities: two of these may have the same logarithm.
+        # Two logits may differ where their probabilities are rounded to the same number.
         highest = logits.argmax(dim=0, keepdim=True)
         _put_maps(sample, logits, sample.pred_sem_seg.data if keep_class else highest)
     else:
@@ -93,10 +103,13 @@ def put_logits(
 
 
 def put_disagreement(sample: BaseDataElement, information: Tensor, predictions: Tensor) -> None:
-    """Set the ``mutual_information`` of a sample with scores.
+    """Set the ``mutual_information`` of a sample, and a segmentor's predictions.
 
-    A number of a classifier's; of a segmentor's, a map ``(1, H, W)`` in ``disagreement``, beside
-    the classes that each of the N predictions gives the pixels, ``predictions`` ``(N, H, W)``.
+    Args:
+        sample: Data sample of mmpretrain or mmseg, with scores. That of mmseg gets both in
+            ``disagreement``.
+        information: Mutual information of a classified image, or ``(H, W)`` of a segmented one.
+        predictions: ``(N, H, W)`` classes of the pixels by each of N predictions.
     """
     if 'seg_logits' in sample:
         maps = PixelData(mutual_information=information[None], predictions=predictions)
@@ -106,19 +119,24 @@ def put_disagreement(sample: BaseDataElement, information: Tensor, predictions: 
 
 
 def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
-    """Return what :func:`put_disagreement` has put, as arrays; nothing of a single prediction."""
+    """Return the arrays of :func:`put_disagreement`; no arrays for a single prediction."""
     values = sample.get('disagreement', sample)
-    keys = [key for key in ('mutual_information', 'predictions') if key in values]
-    arrays = {key: values.get(key).cpu().numpy() for key in keys}
+    arrays = {}
+    for key in ('mutual_information', 'predictions'):
+        if key in values:
+            arrays[key] = values.get(key).cpu().numpy()
     if 'predictions' in arrays:
         arrays['mutual_information'] = arrays['mutual_information'][0]
     return arrays
 
 
 def _log(probs: Tensor) -> Tensor:
+    """Return finite logarithms of probabilities."""
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def _put_maps(sample: BaseDataElement, scores: Tensor, predicted: Tensor) -> None:
-    maps = dict(seg_logits=scores, pred_sem_seg=predicted)
-    sample.set_data({key: PixelData(data=data) for key, data in maps.items()})
+    """Set the maps of a segmentor's sample."""
+    sample.set_data(
+        {'seg_logits': PixelData(data=scores), 'pred_sem_seg': PixelData(data=predicted)}
+    )

@@ -39,9 +39,9 @@ class ConfidenceMapHook(DrawingHook):
     reliability diagram with the calibration error of this image alone; one more figure has the
     images of the largest calibration error of the set. They go to all backends of the run's
     visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end of the test,
-    from the main process. What they were drawn from stays as ``confidence_maps.npz`` in the work
-    dir (``confidence_maps_val.npz`` of a test on the validation split), for
-    ``tools/visualize.py``, which also puts several runs side by side.
+    from the main process. The drawn images are kept as ``confidence_maps.npz`` in the work dir
+    (``confidence_maps_val.npz`` of a test on the validation split), for ``tools/visualize.py``,
+    which also puts several runs side by side.
 
     The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
     little is computed, and only for the images that are kept, of which there are never more than
@@ -52,8 +52,8 @@ class ConfidenceMapHook(DrawingHook):
         indices: Indices of test images to draw, instead of every n-th.
         worst: Number of images in the gallery of the worst; 0 for none.
         max_images: Largest number of images to draw; the first ones are drawn.
-        max_size: Larger images are drawn at about this many pixels per side, by leaving out rows
-            and columns.
+        max_size: Approximate largest side of a drawn image, in pixels. Rows and columns of larger
+            images are left out.
 
     Raises:
         TypeError: If an option is no integer.

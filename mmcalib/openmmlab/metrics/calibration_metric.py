@@ -171,7 +171,7 @@ class CalibrationMetric(ListMetric):
         )
         if not is_map and not self.several_labels:
             return predictions.probs[0].numpy(), int(predictions.labels)
-        return self.limited(self._count(predictions))
+        return self.prepare_result(self._count(predictions))
 
     def _count(self, predictions: ImagePredictions) -> Counts:
         """Return the counts of one map, or of the labels of one image."""

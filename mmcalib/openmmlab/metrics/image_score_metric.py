@@ -33,11 +33,11 @@ from mmcalib.predictions.image_predictions import IGNORED, class_columns
 
 @METRICS.register_module()
 class ImageScoreMetric(ListMetric):
-    """How well scores of images separate good predictions from bad ones.
+    """Metric of how well scores of images separate good predictions from bad ones.
 
-    For each score, of :data:`~mmcalib.metrics.image_scores.SCORES`, ``AURC``,
-    ``AUGRC``, ``AUROC`` and ``Spearman`` of
-    :func:`~mmcalib.metrics.image_scores.image_failure_figures`. A segmentor's scores
+    It has ``AURC``, ``AUGRC``, ``AUROC`` and ``Spearman`` of
+    :func:`~mmcalib.metrics.image_scores.image_failure_figures` for each score of
+    :data:`~mmcalib.metrics.image_scores.SCORES`. A segmentor's scores
     are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'`` and
     ``'expected_iou'``, of all its pixels; a classifier's the first two. A mean that is tested with
     ``disagreement`` has two more: ``'pairwise_dice'`` of its predictions (segmentors only), and
@@ -62,7 +62,7 @@ class ImageScoreMetric(ListMetric):
         confidence_interval: Coverage of intervals over images; None for no intervals.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
-        out_file: A ``.csv`` file with the risk and the scores of each image, for
+        out_file: Path of a ``.csv`` file for the risk and the scores of each image, for
             ``tools/visualize.py images``.
         **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
 

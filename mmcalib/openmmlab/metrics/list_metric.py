@@ -42,8 +42,8 @@ class ListMetric(BaseMetric):
             meta: Metainfo of the data set, or a sample, which holds the same.
         """
 
-    def limited(self, result: Any) -> Any:
-        """Return the result to keep; all are rounded once there are a million predictions."""
+    def prepare_result(self, result: Any) -> Any:
+        """Return a result as it is kept: all are rounded once there are a million predictions."""
         if not self.results:  # mmengine empties the list after each evaluation.
             self.limit = FineBinLimit()
             self.memory = KeptMemory()

@@ -126,7 +126,7 @@ class OODMetric(ListMetric):
         cells = {}
         for name, values in scores.items():
             cells[name] = torch.cat([values.double()[None], counts])
-        return self.limited(OODCounts(cells))
+        return self.prepare_result(OODCounts(cells))
 
     def _read_predictions(self, sample: dict) -> ImagePredictions:
         """Return the predictions of an image, with a classifier's logits if they are known."""

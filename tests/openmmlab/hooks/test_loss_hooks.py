@@ -16,7 +16,7 @@ from mmcalib.openmmlab.hooks.logit_distance_hook import find_loss, logit_distanc
 MBLS = dict(type='MarginLabelSmoothingLoss')
 CE = dict(type='mmseg.CrossEntropyLoss')
 VALUES = {0: 10.0, 1: 8.0, 3: 1.0}
-MARGINS = [10] * 3 + [8] * 6 + [1] * 3  # of 4 epochs of 3 iterations
+MARGINS = [10] * 3 + [8] * 6 + [1] * 3  # 4 epochs have 3 iterations each.
 
 
 def schedule(
