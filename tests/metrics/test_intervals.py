@@ -1,4 +1,4 @@
-"""Intervals: how often they hold the truth, and what they say of few or equal images."""
+"""Confidence intervals: how often they hold the true value, and few or equal images."""
 
 import math
 import runpy
@@ -22,23 +22,26 @@ ECE = {'ECE': calibration_error}
 
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
-def test_fifty_images_hold_the_true_error(error, effects):
+def test_gap_intervals_fifty_images_hold_the_true_error(error, effects):
     draw = partial(simulation.clustered, simulation.EFFECTS[effects], error, 50)
-    found = simulation.held(draw, error, sets=40, draws=200)
-    assert found['ours'][0] >= 0.9 > found['basic bootstrap'][0]
-    assert found['ours'][1] < 2 * found['basic bootstrap'][1]  # and not by being wide
+    coverage_and_width = simulation.held(draw, error, sets=40, draws=200)
+    coverage, width = coverage_and_width['ours']
+    basic_coverage, basic_width = coverage_and_width['basic bootstrap']
+    assert coverage >= 0.9 > basic_coverage
+    assert width < 2 * basic_width
 
 
 @pytest.mark.parametrize('error', [0, 3, 10])
-def test_independent_predictions_hold_the_true_error(error):
-    found = simulation.held(partial(simulation.independent, error, 300), error, sets=40, draws=200)
-    assert found['ours'][0] >= 0.9
+def test_gap_intervals_independent_predictions_hold_the_true_error(error):
+    draw = partial(simulation.independent, error, 300)
+    coverage, _ = simulation.held(draw, error, sets=40, draws=200)['ours']
+    assert coverage >= 0.9
 
 
 @pytest.mark.parametrize(
     ('num_units', 'coverage'), [(3, 0.95), (10, 0.95), (100, 0.95), (100, 0.5)]
 )
-def test_a_mean_has_the_interval_of_student(num_units, coverage):
+def test_intervals_of_a_mean_equal_those_of_student(num_units, coverage):
     values = torch.randn(num_units, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     values += 50
     options = OPTIONS | dict(num_bootstrap=20_000, coverage=coverage)
@@ -47,26 +50,26 @@ def test_a_mean_has_the_interval_of_student(num_units, coverage):
     )['mean']
     error = values.std().item() / math.sqrt(num_units)
     expected = 2 * stats.t.ppf((1 + coverage) / 2, num_units - 1) * error
-    # Of three values, the draws are far from normal.
+    # Resamples of three values are far from normal.
     assert high - low == pytest.approx(expected, rel=0.3 if num_units == 3 else 0.05)
     assert low < values.mean() < high
 
 
-def test_one_unit_says_nothing_of_another():
+def test_intervals_one_unit_are_nan():
     bins = torch.tensor([[[10.0], [5], [8]]], dtype=torch.float64)
     assert all(map(math.isnan, gap_intervals(ECE, bins, **OPTIONS)['ECE']))
-    found = intervals(lambda weights: {'mean': weights[:, 0]}, 1, **OPTIONS)
-    assert all(map(math.isnan, found['mean']))
+    bounds = intervals(lambda weights: {'mean': weights[:, 0]}, 1, **OPTIONS)
+    assert all(map(math.isnan, bounds['mean']))
 
 
-def test_equal_units_do_not_vary():
+def test_gap_intervals_equal_units_have_width_0():
     bins = torch.tensor([[[10.0, 10], [5, 8], [8, 8]]], dtype=torch.float64)
-    bins = bins * torch.arange(1, 8)[:, None, None]  # images of different sizes
+    bins = bins * torch.arange(1, 8)[:, None, None]  # The images have different sizes.
     assert gap_intervals(ECE, bins, **OPTIONS)['ECE'] == pytest.approx((15, 15))
 
 
-def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
-    # Every bin of the sum is right as often as it is sure, and no image is.
+def test_gap_intervals_estimate_small_by_chance_has_a_width():
+    # Every bin of the sum is calibrated, and none of an image is.
     conf = torch.full((2, 4), 5.0)
     correct = torch.tensor([[8.0, 2, 9, 1], [2, 8, 1, 9]])
     bins = torch.stack([torch.full((2, 4), 10.0), correct, conf], dim=1).double().repeat(10, 1, 1)
@@ -75,33 +78,39 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
     assert low == 0 and high > 2
 
 
-def test_they_are_nested_and_limited():
-    rng = np.random.default_rng(0)
-    bins = simulation.clustered((0.6, 0.3), 10, 5, rng)
+def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
+    bins = simulation.clustered((0.6, 0.3), 10, 5, np.random.default_rng(0))
     errors = ECE | {'MCE': maximum_error}
-    wide, narrow = (
-        gap_intervals(errors, bins, **OPTIONS | dict(coverage=share, limits={'MCE': (0, 30)}))
-        for share in (0.99, 0.5)
-    )
+    options = OPTIONS | dict(limits={'MCE': (0, 30)})
+    wide = gap_intervals(errors, bins, **options | dict(coverage=0.99))
+    narrow = gap_intervals(errors, bins, **options | dict(coverage=0.5))
     for name in errors:
-        (low, high), (inner_low, inner_high) = wide[name], narrow[name]
+        low, high = wide[name]
+        inner_low, inner_high = narrow[name]
         assert 0 <= low <= inner_low <= inner_high <= high
     assert wide['MCE'][1] == 30
-    how = dict(coverage=0.5, num_bootstrap=200)
-    found = interval_values(['ECE'], bins, bins.new_zeros(len(bins), 2), **how)
-    assert [*found.values()] == pytest.approx(narrow['ECE'])
+
+
+def test_interval_values_of_ece_equal_gap_intervals():
+    bins = simulation.clustered((0.6, 0.3), 10, 5, np.random.default_rng(0))
+    actual = interval_values(
+        ['ECE'], bins, bins.new_zeros(len(bins), 2), coverage=0.5, num_bootstrap=200
+    )
+    expected = gap_intervals(ECE, bins, **OPTIONS | dict(coverage=0.5))['ECE']
+    assert [*actual.values()] == pytest.approx(expected)
 
 
 def test_interval_debiased_error_holds_the_true_one():
-    truth = 0.0
-    held = 0
+    true_error = 0.0
+    num_held = 0
     for seed in range(30):
         bins = simulation.independent(0, 100, np.random.default_rng(seed))
         values = interval_values(
             ['debiasedECE'], bins, bins.new_zeros(100, 2), coverage=0.9, num_bootstrap=100
         )
-        held += values['debiasedECE_low'] <= truth <= values['debiasedECE_high']
-    assert held >= 27
+        if values['debiasedECE_low'] <= true_error <= values['debiasedECE_high']:
+            num_held += 1
+    assert num_held >= 27
 
 
 def test_interval_resolution_has_none_and_says_why():

@@ -1,6 +1,7 @@
-"""What a test keeps of each image, class, distance and object, and reads again."""
+"""Statistics that a test keeps of each image, class, distance and object, in a file too."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -22,43 +23,67 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects
 
 CLASSES = ('a', 'background', 'c', 'd', 'e')
-ALL = dict(per_class=True, per_distance=True)
+ALL_STATISTICS = dict(per_class=True, per_distance=True)
 
 
-def statistics_of(samples, **options):
+def measured_statistics(samples, **options):
     metric = CalibrationMetric(['ECE', 'accuracy'], **options)
     values = evaluate(samples, metric, meta=dict(classes=CLASSES))
-    assert metric.statistics.metrics == {k.split('/')[1]: v for k, v in values.items()}
+    for name, value in metric.statistics.metrics.items():
+        assert values[f'calibration/{name}'] == value
     return metric.statistics
 
 
-def pixels_of(samples):
-    """Of each pixel: image, predicted class, confidence, correctness, label, range of distance."""
-    rows = []
-    for place, sample in enumerate(samples):
+class Pixels(NamedTuple):
+    """Predictions of all pixels of some samples, ``(M,)`` each."""
+
+    image_index: np.ndarray
+    predicted: np.ndarray
+    conf: np.ndarray
+    correct: np.ndarray
+    label: np.ndarray
+    distance_range: np.ndarray
+
+
+def read_pixels(samples):
+    """Return the pixels of some samples, by loops."""
+    parts = []
+    for image_index, sample in enumerate(samples):
         if 'pred_score' in sample:
-            label, probs = sample['gt_label'][None], sample['pred_score'][:, None, None]
-            k = probs.argmax(0, keepdim=True)
+            label = sample['gt_label'][None]
+            probs = sample['pred_score'][:, None, None]
+            predicted = probs.argmax(0, keepdim=True)
         else:
-            logits, (label,) = sample['seg_logits']['data'].float(), sample['gt_sem_seg']['data']
+            (label,) = sample['gt_sem_seg']['data']
+            logits = sample['seg_logits']['data'].float()
             probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
-            k = sample['pred_sem_seg']['data'].long()
-        away = [references.distance(label, i, j) for i, j in np.ndindex(*label.shape)]
-        ranks = np.searchsorted(DISTANCES, away)
-        columns = np.full(len(away), place), k, probs.gather(0, k), k[0] == label, label, ranks
-        rows.append(np.stack([np.ravel(column) for column in columns]))
-    image, k, conf, correct, label, rank = np.concatenate(rows, axis=1)
-    return image, k, conf, correct == 1, label, rank
+            predicted = sample['pred_sem_seg']['data'].long()
+        distances = [references.distance(label, i, j) for i, j in np.ndindex(*label.shape)]
+        parts.append(
+            Pixels(
+                image_index=np.full(len(distances), image_index),
+                predicted=predicted.flatten().numpy(),
+                conf=probs.gather(0, predicted).flatten().numpy(),
+                correct=(predicted[0] == label).flatten().numpy(),
+                label=label.flatten().numpy(),
+                distance_range=np.searchsorted(DISTANCES, distances),
+            )
+        )
+    return Pixels(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def figures_of(conf, correct):
+def reference_figures(conf, correct):
     if not len(conf):
         return dict(ECE=math.nan, accuracy=math.nan, confidence=math.nan, count=0)
-    found = {'ECE': references.expected_calibration_error(conf, correct), 'count': len(conf)}
-    return found | {'accuracy': 100 * correct.mean(), 'confidence': 100 * conf.mean()}
+    return {
+        'ECE': references.expected_calibration_error(conf, correct),
+        'accuracy': 100 * correct.mean(),
+        'confidence': 100 * conf.mean(),
+        'count': len(conf),
+    }
 
 
-def binary(n):
+def binary_samples(n):
     generator = torch.Generator().manual_seed(0)
     prob = torch.sigmoid(30 * torch.randn(n, 1, 6, 7, generator=generator))
     label = (torch.rand(n, 6, 7, generator=generator) < 0.3).long()
@@ -66,102 +91,120 @@ def binary(n):
 
 
 @pytest.mark.parametrize('protocol', ['pooled', 'paper'])
-@pytest.mark.parametrize('samples', [in_patches(4), binary(3)], ids=['softmax', 'binary'])
-def test_classes_and_distances_are_those_of_loops(samples, protocol):
-    found = statistics_of(samples, protocol=protocol, **ALL)
-    _, k, conf, correct, label, rank = pixels_of(samples)
-    counted = (label != 255) & ((label != 0) | (protocol == 'pooled'))
-    for table, part in ((found.class_bins, k), (found.distance_bins, rank)):
-        figures = stratum_figures(table)
-        for place in range(table.shape[1]):
-            own = counted & (part == place)
-            for name, value in figures_of(conf[own], correct[own]).items():
-                assert figures[name][place] == pytest.approx(value, abs=1e-4, nan_ok=True), name
-    assert found.distance_bins.shape[1] == len(RANGE_NAMES)
+@pytest.mark.parametrize('samples', [in_patches(4), binary_samples(3)], ids=['softmax', 'binary'])
+def test_class_and_distance_bins_equal_loop(samples, protocol):
+    statistics = measured_statistics(samples, protocol=protocol, **ALL_STATISTICS)
+    pixels = read_pixels(samples)
+    is_valid = pixels.label != 255
     if protocol == 'paper':
-        assert found.image_narrow_bins is None
+        is_valid &= pixels.label != 0
+        assert statistics.image_narrow_bins is None
+    for table, stratum in (
+        (statistics.class_bins, pixels.predicted),
+        (statistics.distance_bins, pixels.distance_range),
+    ):
+        figures = stratum_figures(table)
+        for index in range(table.shape[1]):
+            mask = is_valid & (stratum == index)
+            expected = reference_figures(pixels.conf[mask], pixels.correct[mask])
+            for name, value in expected.items():
+                assert figures[name][index] == pytest.approx(value, abs=1e-4, nan_ok=True), name
+    assert statistics.distance_bins.shape[1] == len(RANGE_NAMES)
 
 
-def test_predicted_classes_of_arrays_are_those_of_the_metric():
+def test_predicted_class_calibration_equals_class_bins():
     samples = classified(40, num_classes=5)
-    table = stratum_figures(statistics_of(samples, per_class=True).class_bins)
+    statistics = measured_statistics(samples, per_class=True)
+    expected = stratum_figures(statistics.class_bins)
     probs = torch.stack([sample['pred_score'] for sample in samples])
     labels = torch.cat([sample['gt_label'] for sample in samples])
     for name, values in predicted_class_calibration(probs, labels).items():
-        assert values.tolist() == pytest.approx(table[name], nan_ok=True)
+        assert values.tolist() == pytest.approx(expected[name], nan_ok=True)
 
 
-def above(counts):
+def sum_from_above(counts):
+    """Return the sums over each bin and all bins above it."""
     return counts.flip(-1).cumsum(-1).flip(-1)
 
 
-def with_a_certain_one(n):
+def classified_with_certain_one(n):
     samples = classified(n)
     samples[0]['pred_score'] = torch.eye(7)[0]
     return samples
 
 
-@pytest.mark.parametrize('kind', [segmented, binary, with_a_certain_one])
-def test_log_bins_of_each_image_equal_loops_over_thresholds(kind):
-    samples = kind(4)
-    statistics = statistics_of(samples)
+@pytest.mark.parametrize('draw_samples', [segmented, binary_samples, classified_with_certain_one])
+def test_log_bins_each_image_equal_loop_over_thresholds(draw_samples):
+    samples = draw_samples(4)
+    statistics = measured_statistics(samples)
     log_bins = statistics.image_narrow_bins
     torch.testing.assert_close(
         statistics.image_bins[:, :2].sum(dim=2), log_bins[:, :2].sum(dim=2).double()
     )
-    image, _, conf, correct, label, _ = pixels_of(samples)
-    labelled = label != 255
-    for image_index, counts in enumerate(above(log_bins)):
+    pixels = read_pixels(samples)
+    labelled = pixels.label != 255
+    for image_index, counts in enumerate(sum_from_above(log_bins)):
         for column, threshold in list(enumerate(log_bin_thresholds().tolist()))[::7]:
-            kept = (image == image_index) & (conf > threshold)
-            expected = [(kept & labelled).sum(), (kept & correct).sum(), (kept & ~labelled).sum()]
-            assert counts[:, column].tolist() == expected
+            kept = (pixels.image_index == image_index) & (pixels.conf > threshold)
+            num_labelled, num_correct, num_unlabelled = counts[:, column].tolist()
+            assert num_labelled == (kept & labelled).sum()
+            assert num_correct == (kept & pixels.correct).sum()
+            assert num_unlabelled == (kept & ~labelled).sum()
     kept, wrong = shares_above(log_bins)
-    assert (kept[:, 0] == 1).all() and (wrong <= kept).all()
+    assert (kept[:, 0] == 1).all()
+    assert (wrong <= kept).all()
 
 
-def test_objects(monkeypatch):
-    said = []
-    monkeypatch.setattr(module, 'print_log', lambda text, **_: said.append(text))
+def test_objects_of_segmented_images_equal_find_objects(monkeypatch):
+    log_lines = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: log_lines.append(text))
     samples = [s for s in segmented(5) if (s['gt_sem_seg']['data'] != 255).any()]
     rows = []
-    for place, sample in enumerate(samples):
-        logits, truth = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+    for image_index, sample in enumerate(samples):
+        logits = sample['seg_logits']['data']
         predictions = ImagePredictions(predicted=logits.argmax(0)[None], logits=logits[None])
-        found = find_map_objects(predictions, background=1)
-        ious = object_ious(found, truth.numpy())
-        columns = found.label, found.pixels, found.confidence, found.expected_iou, ious
-        rows += [(place, *map(float, row)) for row in zip(*columns, strict=True)]
-    objects = statistics_of(samples, per_object=True).objects
-    torch.testing.assert_close(
-        objects, torch.tensor(rows).double(), equal_nan=True, rtol=1e-5, atol=1e-6
-    )
-    share = 100 * (objects[~objects[:, 5].isnan(), 5] > 0.5).double().mean()
-    assert f'{share:.1f} % have an IoU above 0.5' in said[-1]
+        objects = find_map_objects(predictions, background=1)
+        ious = object_ious(objects, sample['gt_sem_seg']['data'][0].numpy())
+        columns = (objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious)
+        for row in zip(*columns, strict=True):
+            rows.append((image_index, *map(float, row)))
+    actual = measured_statistics(samples, per_object=True).objects
+    expected = torch.tensor(rows).double()
+    torch.testing.assert_close(actual, expected, equal_nan=True, rtol=1e-5, atol=1e-6)
+    ious = actual[~actual[:, 5].isnan(), 5]
+    share = 100 * (ious > 0.5).double().mean()
+    assert f'{share:.1f} % have an IoU above 0.5' in log_lines[-1]
+
+
+def test_objects_only_background_predicted_are_none():
+    samples = segmented(3)
     for sample in samples:
         sample['seg_logits']['data'][1] += 100
         sample['pred_sem_seg']['data'][:] = 1
-    assert statistics_of(samples, per_object=True).objects.shape == (0, 6)
+    assert measured_statistics(samples, per_object=True).objects.shape == (0, 6)
 
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
-def test_they_are_saved_and_loaded(protocol, tmp_path):
-    options = ALL | dict(per_object=protocol == 'pooled', protocol=protocol)
-    found, path = statistics_of(in_patches(9), **options), tmp_path / 'new' / 'calibration.npz'
-    found.save(path)
-    again = CalibrationStatistics.load(path)
-    for name, value in vars(found).items():
-        np.testing.assert_array_equal(getattr(again, name), value)
-    assert again.classes == list(CLASSES) and again.num_predictions == found.bins(25)[0].sum()
+def test_statistics_saved_and_loaded_are_equal(protocol, tmp_path):
+    statistics = measured_statistics(
+        in_patches(9), per_object=protocol == 'pooled', protocol=protocol, **ALL_STATISTICS
+    )
+    path = tmp_path / 'new' / 'calibration.npz'
+    statistics.save(path)
+    loaded = CalibrationStatistics.load(path)
+    for name, value in vars(statistics).items():
+        np.testing.assert_array_equal(getattr(loaded, name), value)
+    assert loaded.classes == list(CLASSES)
+    assert loaded.num_predictions == statistics.bins(25)[0].sum()
     if protocol not in ('image', 'paper'):
-        assert calibration_error(again.bins(15)) == pytest.approx(again.metrics['ECE'])
-    shares = again.bins(9, equal_mass=True)[0] / again.num_predictions
+        assert calibration_error(loaded.bins(15)) == pytest.approx(loaded.metrics['ECE'])
+    shares = loaded.bins(9, equal_mass=True)[0] / loaded.num_predictions
     assert shares.tolist() == pytest.approx([1 / 9] * 9)
 
 
-def test_statistics_with_tables_of_other_versions_are_loaded(tmp_path):
+def test_statistics_load_tables_of_other_versions_are_left_out(tmp_path):
     path = tmp_path / 'calibration.npz'
-    expected = statistics_of(in_patches(9))
+    expected = measured_statistics(in_patches(9))
     expected.save(path)
     with np.load(path) as file:
         content = dict(file)
@@ -171,8 +214,8 @@ def test_statistics_with_tables_of_other_versions_are_loaded(tmp_path):
     assert not hasattr(actual, 'image_class')
 
 
-def test_other_files_are_refused(tmp_path):
-    statistics_of(in_patches(9)).save(tmp_path / 'cut.npz')
+def test_statistics_load_other_file_raises(tmp_path):
+    measured_statistics(in_patches(9)).save(tmp_path / 'cut.npz')
     content = (tmp_path / 'cut.npz').read_bytes()
     for part in (b'{"metrics": {}}', content[:300], content[: len(content) // 2], b''):
         (tmp_path / 'cut.npz').write_bytes(part)
