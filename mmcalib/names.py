@@ -67,3 +67,5 @@ SHORT_NAMES = {
     'AdaFocalLoss': 'AdaFocal',
 }
 SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
+# Parts of the keys of OOD metrics, and keys of the metainfo of a data set with OOD sets.
+OOD_GROUPS = ('near', 'far')

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.names import OOD
-from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
+from mmcalib.names import OOD_GROUPS
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
 from mmcalib.runs.labels import model_label

@@ -19,14 +19,14 @@ def table(num_bins=10, n=500, seed=0):
 
 
 def statistics(cells=None, *, protocol='pooled', num_bins=10, **tables):
-    """What a metric has counted, of a table of confidences."""
+    """Return the statistics of an evaluation with these bins of confidences."""
     cells = table(num_bins) if cells is None else cells
     metrics = {key: tables.pop(key) for key in [*tables] if key.isupper()}
     return CalibrationStatistics(metrics, protocol, num_bins, cells[:, cells[0] > 0], **tables)
 
 
 def measured_statistics(samples):
-    """What a CalibrationMetric keeps of data samples."""
+    """Return the statistics that a CalibrationMetric keeps of data samples."""
     metric = CalibrationMetric(['ECE', 'AECE'])
     metric.process(None, samples)
     metric.evaluate(len(samples))
@@ -49,8 +49,8 @@ def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):
     )
 
 
-def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU', parameter='alpha', **more):
-    """What tools/sweep.py writes: mIoU 60 and ECE 3 and the value, on test data 5 more."""
+def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU', parameter='alpha', **changes):
+    """Return the content of a sweep.json: mIoU 60 and ECE 3 plus the value, on test data 5 more."""
 
     def metrics(value, shift=0):
         return [{quality: 60 + value + shift, ECE: 3 + value + shift}]
@@ -64,18 +64,18 @@ def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU', parameter='al
         )
         for value in values
     ]
-    return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | more
+    return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | changes
 
 
 def words(figure):
-    """All texts of a figure and of its axes."""
+    """Return all texts of a figure and of its axes."""
     from matplotlib.text import Text
 
     return ' '.join(text.get_text() for text in figure.findobj(Text))
 
 
 def check_nothing_is_cut(figure):
-    """Legend, titles and labels of a figure lie in it."""
+    """Check that legend, titles and labels of a figure lie in it."""
     to_rgb(figure)
     outer = figure.bbox.padded(1)
     for text in [

@@ -14,6 +14,23 @@ from mmcalib.reports.figures import draw_figure
 from mmcalib.visualization import ConfidenceMaps
 
 LS = dict(type='LabelSmoothingLoss')
+ECES = {'CE, seed=0': 3.0, 'LS': 4.0}
+MAPS = {'CE, seed=0': [1, 2], 'LS': [0, 1]}
+SHIFTED = {'CE': [6.0, 7.0], 'LS α=0.1': [8.0]}
+# A caption, and the kind, values and options of its figure.
+FIGURES = {
+    'Reliability, CE, seed=0 (1 of 2 runs)': ('reliability', {'CE, seed=0': 3.0}),
+    'Reliability, LS': ('reliability', {'LS': 4.0}),
+    'The same in one panel': ('reliability', ECES, True),
+    'ECE by distance from the nearest boundary': ('boundary', ECES),
+    'Confidence maps, one run of each loss': ('maps', MAPS),
+    'Worst-calibrated test images, CE, seed=0 (1 of 2 runs)': ('worst', {'CE, seed=0': [1, 2]}),
+    'Worst-calibrated test images, LS': ('worst', {'LS': [0, 1]}),
+    'Corruptions by severity': ('robustness', SHIFTED, 'boxes'),
+    'Mean over corruptions by severity': ('robustness', SHIFTED, 'lines'),
+    'Sweep s0': ('sweep', {'LS': 5.0}),
+    'Sweep s1': ('sweep', {'LS': 6.0}),
+}
 
 
 @pytest.fixture
@@ -53,46 +70,29 @@ def test_report_page_has_each_run_and_no_links(runs, tmp_path, monkeypatch, run)
     monkeypatch.setattr(report_page, 'draw_figure', draw)
     out = tmp_path / 'page.html'
     run('report.py', tmp_path, '--html', out, '--figures', 'pictures', '--figure-format', 'svg')
-    # The caption says which run of a row with several runs is drawn.
-    both = {'CE, seed=0': 3.0, 'LS': 4.0}
-    maps = {'CE, seed=0': [1, 2], 'LS': [0, 1]}
-    shifted = {'CE': [6.0, 7.0], 'LS α=0.1': [8.0]}
-    expected = {
-        'Reliability, CE, seed=0 (1 of 2 runs)': ('reliability', {'CE, seed=0': 3.0}),
-        'Reliability, LS': ('reliability', {'LS': 4.0}),
-        'The same in one panel': ('reliability', both, True),
-        'ECE by distance from the nearest boundary': ('boundary', both),
-        'Confidence maps, one run of each loss': ('maps', maps),
-        'Worst-calibrated test images, CE, seed=0 (1 of 2 runs)': (
-            'worst',
-            {'CE, seed=0': maps['CE, seed=0']},
-        ),
-        'Worst-calibrated test images, LS': ('worst', {'LS': maps['LS']}),
-        'Corruptions by severity': ('robustness', shifted, 'boxes'),
-        'Mean over corruptions by severity': ('robustness', shifted, 'lines'),
-        'Sweep s0': ('sweep', {'LS': 5.0}),
-        'Sweep s1': ('sweep', {'LS': 6.0}),
-    }
-    assert drawn == [*expected.values()]
+    assert drawn == [*FIGURES.values()]
     assert 'forty_<wbr>letters_<wbr>' in out.read_text()
     html = out.read_text().replace('<wbr>', '')
     captions = re.findall('<figcaption>(.*?)<.*?width="(.*?)"', html, re.DOTALL)
     captions = [(re.sub(r', /.*/', ' ', caption), int(width)) for caption, width in captions]
-    # Each drawn figure has a width of its own, in inches, of 96 pixels each.
-    assert captions == [(name, 96 * width) for width, name in enumerate(expected, 1)]
-    assert html.count('<img') == html.count('src="data:image/png;base64,') == len(expected)
+    # Each drawn figure has a width of its own, in inches of 96 pixels.
+    assert captions == [(name, 96 * width) for width, name in enumerate(FIGURES, 1)]
+    assert html.count('<img') == html.count('src="data:image/png;base64,') == len(FIGURES)
     assert 'http' not in html and '<h2>demo</h2>' in html
-    class_titles = re.findall(
-        r'Each predicted class, (.*?)</summary>.*?</details>', html, re.DOTALL
-    )
-    cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
-    assert class_titles == ['CE, seed=0 (1 of 2 runs)', 'LS']
-    eces = [cell for cell in cells if cell in ('43.00', '44.00')]
-    assert eces == ['43.00', '44.00']
-    assert cells[cells.index('&lt;road&gt;') + 1] == 'nan' and '1,234' in cells
     pictures = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
-    assert len(pictures) == len(expected)
+    assert len(pictures) == len(FIGURES)
     assert pictures[0] == '01_reliability_ce_seed_0_1_of_2_runs.svg'
+
+
+def test_report_page_has_classes_of_first_run_of_each_row(runs, tmp_path, run):
+    write_segmentor_test(tmp_path / 'second', 5, 6, ece=9.0, loss=CE, seed=1)
+    run('report.py', tmp_path, '--html', 'page.html')
+    html = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
+    titles = re.findall(r'Each predicted class, (.*?)</summary>.*?</details>', html, re.DOTALL)
+    assert titles == ['CE, seed=0 (1 of 2 runs)', 'LS']
+    cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
+    assert [cell for cell in cells if cell in ('43.00', '44.00')] == ['43.00', '44.00']
+    assert cells[cells.index('&lt;road&gt;') + 1] == 'nan' and '1,234' in cells
 
 
 def test_report_page_broken_files_named_others_drawn(runs, tmp_path, monkeypatch, run):

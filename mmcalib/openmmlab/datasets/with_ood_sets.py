@@ -11,7 +11,8 @@ import torch
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-OOD_GROUPS = ('near', 'far')  # They are keys of the metainfo of a data set with OOD sets.
+from mmcalib.names import OOD_GROUPS
+
 # A config with one of these keys has a pipeline, its own or those of its parts.
 HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')
 RESERVED = (*OOD_GROUPS, 'ID', 'OOD')

@@ -22,7 +22,7 @@ from mmcalib.metrics.ood_scores import (
     scores_of_probabilities,
 )
 from mmcalib.metrics.outcomes import check_predicted
-from mmcalib.openmmlab.datasets.with_ood_sets import OOD_GROUPS
+from mmcalib.names import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import (
     IGNORE_INDEX,
