@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import references
 import torch
+from evaluators import evaluate
 from forked import on_ranks
-from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
 from mmpretrain.registry import METRICS as PRETRAIN
 from mmseg.registry import METRICS as SEG
@@ -31,14 +31,6 @@ EVERY = (*NAMES, *LEVELS)
 OF_CURVES = ('refinement_NLL', 'calibration_NLL', 'temperature')
 # What does not need the probabilities of all classes.
 OF_CONFIDENCE = [n for n in EVERY if n not in (*OF_CURVES, 'ClasswiseECE', 'NLL', 'Brier')]
-
-
-def evaluate(samples, *metrics, batch=4, size=None, meta=None):
-    evaluator = Evaluator(list(metrics) or [CalibrationMetric()])
-    evaluator.dataset_meta = meta
-    for start in range(0, len(samples), batch):
-        evaluator.process(samples[start : start + batch])
-    return evaluator.evaluate(len(samples) if size is None else size)
 
 
 def by_loops(probs, labels, num_bins=15):

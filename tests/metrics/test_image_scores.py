@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import references
 import torch
+from evaluators import evaluate
 from mmseg.evaluation import IoUMetric
 from samples import as_segmented, classified, probabilities, segmented
 from sklearn.metrics import jaccard_score
-from test_all_metrics import evaluate
 
 from mmcalib.metrics import image_failure_figures, image_risks, image_scores, pairwise_dice
 from mmcalib.metrics.image_scores import CLASSIFIER_SCORES, SEGMENTOR_SCORES

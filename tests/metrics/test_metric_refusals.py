@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from evaluators import evaluate
 from samples import as_segmented, classified, image_confidences, image_narrow_bins, segmented
-from test_all_metrics import evaluate
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

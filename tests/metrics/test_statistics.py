@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import references
 import torch
+from evaluators import evaluate
 from samples import as_segmented, classified, segmented
-from test_all_metrics import evaluate, in_patches
+from test_all_metrics import in_patches
 
 from mmcalib.errors import UserError
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics, object_ious

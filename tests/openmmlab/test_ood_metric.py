@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from evaluators import evaluate
 from samples import as_segmented, segmented
 from scipy.special import entr, logsumexp, softmax
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
-from test_all_metrics import evaluate
 
 from mmcalib.metrics import scores_of_logits
 from mmcalib.metrics.ood_scores import SCORES
