@@ -29,7 +29,7 @@ class SweepOptions:
         limit: Number of samples per split in a smoke run; None for all.
         amp: Whether to train in mixed precision.
         auto_scale_lr: Whether to scale the learning rate by the total batch size.
-        cfg_options: ``KEY=VALUE`` texts, which the trainings and tests get too.
+        cfg_options: ``KEY=VALUE`` texts, which the trainings and tests get too; None for none.
         plot: Work dirs of finished sweeps to draw, None to run one.
         out: File of their figure.
     """
@@ -44,7 +44,7 @@ class SweepOptions:
     limit: int | None = None
     amp: bool = False
     auto_scale_lr: bool = False
-    cfg_options: Sequence[str] = ()
+    cfg_options: Sequence[str] | None = None
     plot: Sequence[str] | None = None
     out: str | None = None
 
@@ -89,7 +89,6 @@ def build_parser() -> ToolParser:
     group.add_argument(
         '--cfg-options',
         nargs='+',
-        default=[],
         metavar='KEY=VALUE',
         help='replace values of the config',
     )

@@ -7,7 +7,7 @@ checkpoints, corruptions or severities to test only the new ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
@@ -34,7 +34,7 @@ class RobustnessOptions(RunnerOptions):
         seed: Seed of the corruptions.
         corrupt_before: Transform before which images are corrupted, None to find it.
         stored: Folder of a stored set of corrupted images, None to corrupt the clean ones.
-        data: Configs with other test data, by their names in tables.
+        data: Configs with other test data, by their names in tables; None for none.
         evaluation: Name of one of the config's evaluations; None for its test_evaluator.
         split: Split to test on, ``'test'`` or ``'val'``.
         limit: Number of samples of a smoke run; None for all.
@@ -49,7 +49,7 @@ class RobustnessOptions(RunnerOptions):
     seed: int = 0
     corrupt_before: str | None = None
     stored: str | None = None
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] | None = None
     evaluation: str | None = None
     split: str = 'test'
     limit: int | None = None
@@ -78,13 +78,13 @@ def build_parser() -> ToolParser:
 
     group = parser.add_argument_group('shifts')
     group.add_argument(
-        '--corruptions', nargs='+', default=['benchmark'], metavar='NAME', help=corruption_help()
+        '--corruptions', nargs='+', default=('benchmark',), metavar='NAME', help=corruption_help()
     )
     group.add_argument(
         '--severities',
         nargs='+',
         type=int,
-        default=[0, *SEVERITIES],
+        default=(0, *SEVERITIES),
         metavar='N',
         help='severities to test; 0, clean data, is always tested (default: 0 1 2 3 4 5)',
     )
@@ -104,7 +104,6 @@ def build_parser() -> ToolParser:
         '--data',
         nargs='+',
         action=NamedFiles,
-        default={},
         metavar='NAME=CONFIG',
         help='also test on the test data of other configs with the same classes',
     )

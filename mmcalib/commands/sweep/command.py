@@ -66,7 +66,7 @@ def sweep_parameter(options: SweepOptions) -> int:
     check_integer('--jobs', options.jobs)
     parameter = parse_parameter(options.param)
     config = find_config(options.config)
-    cfg = load_config(config, parse_options(options.cfg_options))
+    cfg = load_config(config, parse_options(options.cfg_options or []))
     additions = complete_config(cfg, parameter.name)
     keys = option_keys(cfg, parameter.name)
     check_values(cfg, keys, parameter.values)
@@ -79,29 +79,17 @@ def sweep_parameter(options: SweepOptions) -> int:
             cfg.dump(config)
             print(f'The config lacked {", ".join(additions)}: the trainings are those of {config}')
         trainings = plan_trainings(folder, parameter, options.seeds or [])
+        check_alike(trainings, parameter.name)
         # A sweep that is killed in its first training must not continue with other settings.
         write_summary(folder, settings, trainings)
-
-        check_alike(trainings, parameter.name)
-        commands = {
-            training: train_command(training, config, keys, options)
-            for training in trainings
-            if training.record('val') is None
-        }
-        failed = run_all(commands, 'val', options)
-
+        failed = train_all(trainings, config, keys, options)
         check_alike(trainings, parameter.name)
         summary = write_summary(folder, settings, trainings)
         if not any(row['chosen'] for row in summary['rows']):
             raise UserError(f'no value has an ECE: see the {LOG} of each in {folder}')
-        commands = {}
         if cfg.get('test_dataloader'):
-            commands = {
-                training: test_command(training, config, keys, options)
-                for training in trainings_to_test(trainings, summary, test_all=options.test_all)
-            }
-        failed += run_all(commands, 'test', options)
-        summary = write_summary(folder, settings, trainings)
+            failed += test_chosen(trainings, summary, config, keys, options)
+            summary = write_summary(folder, settings, trainings)
     for suffix in ('png', 'pdf'):
         save_figure(draw_sweep({summary['loss']: summary}), folder / f'sweep.{suffix}')
     print(summary_text(summary))
@@ -167,18 +155,33 @@ def check_settings(folder: Path, training: Mapping) -> None:
         )
 
 
-def trainings_to_test(
-    trainings: Sequence[Training], summary: Mapping, *, test_all: bool
-) -> list[Training]:
-    """Return the trainings of the chosen value, or of all, that are validated and not tested."""
+def train_all(
+    trainings: Sequence[Training], config: str, keys: Sequence[str], options: SweepOptions
+) -> list[str]:
+    """Train and validate what has no record yet; return the names of trainings that failed."""
+    commands = {}
+    for training in trainings:
+        if training.record('val') is None:
+            commands[training] = train_command(training, config, keys, options)
+    return run_all(commands, 'val', options)
+
+
+def test_chosen(
+    trainings: Sequence[Training],
+    summary: Mapping,
+    config: str,
+    keys: Sequence[str],
+    options: SweepOptions,
+) -> list[str]:
+    """Test the chosen value, or all if asked to; return the names of trainings that failed."""
     chosen_values = [row['value'] for row in summary['rows'] if row['chosen']]
-    return [
-        training
-        for training in trainings
-        if (test_all or training.value in chosen_values)
-        and training.record('val') is not None
-        and training.record('test') is None
-    ]
+    commands = {}
+    for training in trainings:
+        is_requested = options.test_all or training.value in chosen_values
+        is_validated = training.record('val') is not None
+        if is_requested and is_validated and training.record('test') is None:
+            commands[training] = test_command(training, config, keys, options)
+    return run_all(commands, 'test', options)
 
 
 def run_all(

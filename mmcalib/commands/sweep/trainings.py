@@ -142,7 +142,7 @@ def _command(
         common.append('--amp')
     if options.limit is not None:
         common += ['--limit', str(options.limit)]
-    common += ['--cfg-options', *options.cfg_options, *config_options(keys, training.value)]
+    common += ['--cfg-options', *(options.cfg_options or ()), *config_options(keys, training.value)]
     if training.seed is not None:
         common.append(f'randomness.seed={training.seed}')
     return [*start, '-m', 'mmcalib', *arguments, *common]

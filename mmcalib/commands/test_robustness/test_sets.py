@@ -78,11 +78,10 @@ def plan_test_sets(cfg: Config, options: RobustnessOptions) -> list[TestSet]:
     Raises:
         UserError: If an option is unknown, or the images cannot be corrupted.
     """
-    return [
-        TestSet('clean', CLEAN, cfg.test_dataloader),
-        *corruption_sets(cfg, options),
-        *(other_data_set(name, path, cfg, options) for name, path in options.data.items()),
-    ]
+    test_sets = [TestSet('clean', CLEAN, cfg.test_dataloader), *corruption_sets(cfg, options)]
+    for name, path in (options.data or {}).items():
+        test_sets.append(other_data_set(name, path, cfg, options))
+    return test_sets
 
 
 def corruption_sets(cfg: Config, options: RobustnessOptions) -> list[TestSet]:
