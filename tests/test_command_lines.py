@@ -172,7 +172,8 @@ def test_options_are_the_arguments_of_the_parser(name):
     """Each field is an argument, with its default; `members` are config and checkpoints."""
     parsing = importlib.import_module(COMMANDS[name].parsing)
     parser = parsing.build_parser()
-    fields = {field.name: field.default for field in dataclasses.fields(options_class(parsing))}
+    options = dataclasses.fields(options_class(parsing))
+    fields = {field.name: field_default(field) for field in options}
     arguments = {action.dest: as_field(action.default) for action in parser._actions}
     del arguments['help']
     arguments.pop(SUPPRESS, None)
@@ -184,6 +185,13 @@ def test_options_are_the_arguments_of_the_parser(name):
         arguments.pop(dest, None)
         assert fields.pop(dest, dataclasses.MISSING) is dataclasses.MISSING
     assert fields == arguments
+
+
+def field_default(field):
+    """Return the default of a field of a dataclass."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def as_field(default):

@@ -23,7 +23,7 @@ class RunnerOptions:
 
     Attributes:
         cfg_options: Dotted keys of the config and their new values.
-        launcher: What started the processes, ``'none'`` for a single one.
+        launcher: Name of the program that started the processes, ``'none'`` for a single one.
     """
 
     cfg_options: dict | None = None
@@ -70,13 +70,13 @@ class ConfigOptions(Action):
         for value in values:
             if not value.partition('=')[0] or '=' not in value:
                 raise ArgumentError(self, f'takes KEY=VALUE, got {value!r}')
-            if 'dict(' in value or '{' in value:  # mmengine would make a text of it, or loop
+            if 'dict(' in value or '{' in value:  # mmengine would make a text of it, or loop.
                 raise ArgumentError(
                     self,
                     f'takes no dict, got {value!r}: write a config with this one as _base_, or '
                     'replace single values, such as model.head.loss.type=X',
                 )
-        from mmengine.config import DictAction  # takes seconds, which a help need not
+        from mmengine.config import DictAction  # It takes seconds, which a help need not.
 
         try:
             DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
@@ -206,13 +206,18 @@ def parse_member_arguments(parser: ToolParser) -> Namespace:
     return Namespace(**parse_members(parser, sys.argv[1:]))
 
 
-def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, what: str) -> None:
-    """Add ``--limit``, for a run that only shows that all works."""
+def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, task: str) -> None:
+    """Add ``--limit``, for a run that only shows that all works.
+
+    Args:
+        parser: Parser or group that gets the argument.
+        task: What a smoke run does, such as ``'test N samples'``.
+    """
     parser.add_argument(
         '--limit',
         type=int,
         metavar='N',
-        help=f'smoke run: {what}. Results are marked, reports leave them out, and they go to '
+        help=f'smoke run: {task}. Results are marked, reports leave them out, and they go to '
         'WORK_DIR/limitN unless --work-dir is given',
     )
 

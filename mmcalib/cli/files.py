@@ -33,9 +33,9 @@ def package_folder(package: str, name: str) -> Path:
     if spec is None or not spec.origin:
         raise UserError(f'there is no package {package!r}. For the toolboxes: {STACKS}')
     folder = Path(spec.origin).parent
-    for place in (folder / '.mim' / name, folder.parent / name):
-        if place.is_dir():
-            return place
+    for candidate in (folder / '.mim' / name, folder.parent / name):
+        if candidate.is_dir():
+            return candidate
     raise UserError(
         f'the package {package!r} in {folder} comes without its {name}: install it with pip, or '
         'put its whole checkout on PYTHONPATH'

@@ -23,23 +23,25 @@ from types import TracebackType
 from typing import NoReturn
 
 from mmcalib.cli.files import STACKS
-from mmcalib.cli.processes import is_first_process, launcher_in
+from mmcalib.cli.processes import find_launcher, is_first_process
 from mmcalib.errors import UserError, suggestion
 
 PATIENCE = 10  # seconds in which a launcher ends the other processes of one that has refused
-# As gloo says that another process has ended, before or after it has read what was sent to it.
+# Parts of gloo's errors about a process that ended before or after it read what was sent to it.
 PEER_ENDED = ('closed by peer', 'reset by peer', 'Broken pipe')
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
+DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HelpFormatter(RawDescriptionHelpFormatter):
     """Shows the default of every option that has one."""
 
     def _get_help_string(self, action: Action) -> str:
-        text, value = action.help or '', action.default
-        given = value not in (None, SUPPRESS, [], {}) and not isinstance(value, bool)
-        shown = action.option_strings and given and '(default' not in text
-        return f'{text} (default: %(default)s)' if shown else text
+        text = action.help or ''
+        if not action.option_strings or '(default' in text:
+            return text
+        if action.default in (None, SUPPRESS, [], {}) or isinstance(action.default, bool):
+            return text
+        return f'{text} (default: %(default)s)'
 
 
 def was_interrupted(error: BaseException | None) -> bool:
@@ -81,8 +83,9 @@ class ToolParser(ArgumentParser):
         super().__init__(formatter_class=HelpFormatter, **options)
         if examples:
             command = f'python tools/{self.prog}' if self.prog.endswith('.py') else self.prog
-            head = 'examples' if len(examples) > 1 else 'example'
-            self.epilog = '\n'.join([f'{head}:', *(f'  {command} {each}' for each in examples)])
+            lines = ['example:' if len(examples) == 1 else 'examples:']
+            lines += [f'  {command} {example}' for example in examples]
+            self.epilog = '\n'.join(lines)
 
     def _check_value(self, action: Action, value: object) -> None:
         try:
@@ -97,7 +100,7 @@ class ToolParser(ArgumentParser):
         """Return the arguments, if what the tool runs is installed."""
         # argparse calls this a second time with the arguments that the first call has left.
         if self.launcher == 'none':
-            self.launcher = launcher_in(sys.argv if args is None else args)
+            self.launcher = find_launcher(sys.argv if args is None else args)
             self.is_first = is_first_process(self.launcher)
         values = super().parse_known_args(args, namespace)
         sys.excepthook = self._say_stopped  # while a tool imports what takes seconds
@@ -107,11 +110,14 @@ class ToolParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and an error in the arguments, with the option that may be meant."""
-        _, _, arguments = message.partition('unrecognized arguments: ')
         known = [name for name in self._option_string_actions if name.startswith('--')]
-        options = [text.split('=')[0] for text in arguments.split() if text.startswith('--')]
+        _, _, unknown = message.partition('unrecognized arguments: ')
+        suggestions = []
+        for argument in unknown.split():
+            if argument.startswith('--'):
+                suggestions.append(suggestion(argument.split('=')[0], known))
         self._let_the_first_speak()
-        super().error(message + ''.join(dict.fromkeys(suggestion(x, known) for x in options)))
+        super().error(message + ''.join(dict.fromkeys(suggestions)))
 
     @contextmanager
     def ending_with_errors(self, stopped: str | None = None) -> Iterator[None]:
@@ -120,7 +126,7 @@ class ToolParser(ArgumentParser):
         These are a UserError, and what the system says of files. `stopped` is the line after an
         interruption, None for the parser's own.
         """
-        # mmcv without its compiled operators, as the extra [onedl] installs it.
+        # mmcv warns where it is installed without its operators, as the extra [onedl] does.
         warnings.filterwarnings('ignore', message='Fail to import')
         warnings.formatwarning = self._warning_formatter()
         if not self.is_first:
@@ -135,9 +141,9 @@ class ToolParser(ArgumentParser):
             if isinstance(error, UserError):
                 self.refuse(error.reason)
             if isinstance(error, OSError):
-                remedy = ': make room, then run this again' if error.errno in NO_ROOM else ''
+                remedy = ': make room, then run this again' if error.errno in DISK_IS_FULL else ''
                 self.refuse(f'{error}{remedy}')
-            # Of gloo; NCCL waits until the launcher ends this process.
+            # gloo raises this; NCCL waits until the launcher ends this process.
             if isinstance(error, RuntimeError) and any(text in str(error) for text in PEER_ENDED):
                 self._stop('Stopped: another process of this run has ended.')
             raise
@@ -157,7 +163,7 @@ class ToolParser(ArgumentParser):
 
     def _stop(self, message: str) -> NoReturn:
         """End the tool with a line."""
-        if self.launcher != 'none':  # which repeats the signal that the terminal sends to all
+        if self.launcher != 'none':  # It repeats the signal that the terminal sends to all.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(message if self.is_first else 1)
 

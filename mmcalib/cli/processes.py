@@ -1,10 +1,11 @@
-"""Which of the processes of a launcher this one is, before torch is imported."""
+"""The rank of this process among those of a launcher, known before torch is imported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
+# Environment variables with the rank, by launcher.
 RANKS = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
 
 
@@ -13,11 +14,11 @@ def is_first_process(launcher: str) -> bool:
     return os.environ.get(RANKS.get(launcher, ''), '0') == '0'
 
 
-def launcher_in(arguments: Sequence[str]) -> str:
+def find_launcher(arguments: Sequence[str]) -> str:
     """Return the ``--launcher`` of a command line, also of one that a parser refuses."""
-    for number, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if argument.startswith('--launcher='):
-            return argument.partition('=')[2]
-        if argument == '--launcher' and number + 1 < len(arguments):
-            return arguments[number + 1]
+            return argument.removeprefix('--launcher=')
+        if argument == '--launcher' and index + 1 < len(arguments):
+            return arguments[index + 1]
     return 'none'

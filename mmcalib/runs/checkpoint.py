@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def meta(self) -> Mapping:
-        """What the checkpoint says of itself."""
+        """Seed, epoch, classes and other facts that the training wrote beside the weights."""
         return self.content.get('meta') or {}
 
     @property
@@ -58,7 +58,7 @@ class Checkpoint:
 
     @property
     def calibration(self) -> Mapping:
-        """What tools/calibrate.py wrote into it; empty if it was not calibrated."""
+        """Record of the calibration in it; empty if it was not calibrated."""
         calibration = self.meta.get(CALIBRATION)
         # Another tool may use the word for something else.
         is_ours = isinstance(calibration, Mapping) and 'method' in calibration
@@ -194,17 +194,18 @@ def class_difference(trained: Sequence[str], here: Sequence[str]) -> str:
     return '; '.join(parts)
 
 
-def check_classes(trained: Sequence[str], here: Sequence[str], between: str) -> None:
+def check_classes(trained: Sequence[str], here: Sequence[str], compared: str) -> None:
     """Raise a UserError if labels of some data mean other classes than those trained on.
 
     A missing folder of images, for example, moves every later label by one, and the numbers look
     like others. If the data have only the first of the classes, in their order, a warning says so.
     Where either side names none, there is nothing to compare.
     """
-    trained, here = list(trained), list(here)
+    trained = list(trained)
+    here = list(here)
     if not trained or not here or trained == here:
         return
-    text = f'{between}: {class_difference(trained, here)}'
+    text = f'{compared}: {class_difference(trained, here)}'
     if trained[: len(here)] == here:
         print_log(f'The data have only the first classes, {text}.', 'current', logging.WARNING)
         return

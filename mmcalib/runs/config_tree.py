@@ -109,8 +109,8 @@ def constructor_options(kind: Callable | None) -> dict[str, inspect.Parameter]:
     else:
         kinds = [kind]
     options = {}
-    for each in kinds:
-        options |= inspect.signature(each).parameters
+    for base in kinds:
+        options |= inspect.signature(base).parameters
     return {
         name: parameter
         for name, parameter in options.items()

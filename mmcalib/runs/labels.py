@@ -51,8 +51,9 @@ def ensemble_label(model: Mapping) -> str:
     calibrations = [member['calibration'] for member in model['members']]
     label = f' × {len(calibrations)}' if len(calibrations) > 1 else ''
     if any(calibration != calibrations[0] for calibration in calibrations):
-        texts = Counter(calibration_label(each) for each in calibrations if each)
-        parts = [f'{count} of them{text}' for text, count in texts.items()]
+        labels = [calibration_label(calibration) for calibration in calibrations]
+        counts = Counter(text for text in labels if text)
+        parts = [f'{count} of them{text}' for text, count in counts.items()]
         label += f' ({", ".join(parts)})'
     if model['views']:
         label += f' + TTA ({view_count(model)})'

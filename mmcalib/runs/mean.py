@@ -59,7 +59,7 @@ def short_calibration(calibration: Mapping) -> dict | None:
     """Return what records say of a calibration, None without any.
 
     Args:
-        calibration: What tools/calibrate.py wrote into a checkpoint or a file; it may be empty.
+        calibration: Record of a calibration in a checkpoint or a file; it may be empty.
     """
     if not calibration:
         return None

@@ -18,30 +18,30 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
     """Return a message that names dataloaders' missing data and their source, None if all is there.
 
     Args:
-        loaders: Their configs, or None, by their names in the config.
+        loaders: Configs of the dataloaders, or None, by their names in the config.
     """
-    missing: dict[str, list[str]] = {}
-    for key, loader in loaders.items():
-        for path, dataset in walk((loader or {}).get('dataset'), f'{key}.dataset'):
+    paths_by_problem: dict[str, list[str]] = {}
+    for name, loader in loaders.items():
+        for path, dataset in walk((loader or {}).get('dataset'), f'{name}.dataset'):
             root = dataset.get('data_root')
             if dataset.get('download') or not root or '://' in root:
                 continue
             folder = os.path.abspath(os.path.expanduser(root))
-            lists = os.path.join(folder, os.path.expanduser(dataset.get('ann_file') or ''))
+            list_file = os.path.join(folder, os.path.expanduser(dataset.get('ann_file') or ''))
             if not os.path.isdir(folder):
                 source = SOURCES.get(type_name(dataset.get('type')), 'Put the data there')
-                missing.setdefault(f'there is no folder {folder}. {source}', []).append(path)
-            elif '://' not in lists and not os.path.exists(lists):
-                hint = _augmented_hint(loader) if os.path.basename(lists) == 'aug.txt' else ''
-                return f'{path}.ann_file: there is no file {lists}.{hint}'
-    for problem, paths in missing.items():
+                problem = f'there is no folder {folder}. {source}'
+                paths_by_problem.setdefault(problem, []).append(path)
+            elif '://' not in list_file and not os.path.exists(list_file):
+                hint = augmented_hint(loader) if os.path.basename(list_file) == 'aug.txt' else ''
+                return f'{path}.ann_file: there is no file {list_file}.{hint}'
+    for problem, paths in paths_by_problem.items():
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
     return None
 
 
-def _augmented_hint(loader: Mapping) -> str:
+def augmented_hint(loader: Mapping) -> str:
     """Return what to do without VOC's augmented list, which may stand beside the other one."""
-    lists = [part.get('ann_file') or '' for _, part in walk(loader['dataset'])]
-    has_training_list = any(os.path.basename(path) == 'train.txt' for path in lists)
-    return AUGMENTED + (WITHOUT_SECOND if has_training_list else WITHOUT_AUGMENTED)
+    names = [os.path.basename(part.get('ann_file') or '') for _, part in walk(loader['dataset'])]
+    return AUGMENTED + (WITHOUT_SECOND if 'train.txt' in names else WITHOUT_AUGMENTED)

@@ -48,11 +48,11 @@ class Network:
 
 @dataclass(frozen=True)
 class TestedModel:
-    """What predicts.
+    """A model that predicts, with what records say of it.
 
     Attributes:
         networks: Members of the model; a single one without an ensemble.
-        description: What records say of it, see :func:`describe_model`.
+        description: Description of the model for records, see :func:`describe_model`.
     """
 
     __test__ = False  # pytest would take it for a class of tests.
@@ -82,7 +82,7 @@ def prepare_model(
     Args:
         cfg: Config of the run, whose data and metrics are used. Only the models are the members'.
         networks: Members of the model, see :func:`read_networks`.
-        options: What else their predictions are averaged over.
+        options: Views and passes that their predictions are averaged over.
         splits: Splits that are predicted.
         disagreement: Whether images get their mutual information.
         always_mean: Whether a single network is a mean of one.

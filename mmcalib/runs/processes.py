@@ -25,7 +25,7 @@ def join_processes(launcher: str) -> None:
         return
     if torch.cuda.is_available():
         init_dist(launcher, backend='gloo', timeout=PATIENCE.total_seconds())
-    elif launcher == 'pytorch':  # for which mmengine would call torch.cuda
+    elif launcher == 'pytorch':  # mmengine would call torch.cuda.
         torch.distributed.init_process_group('gloo', timeout=PATIENCE)
     else:
         raise UserError(
@@ -35,13 +35,13 @@ def join_processes(launcher: str) -> None:
 
 
 def leave_processes(status: int = 0) -> None:
-    """Wait for the other processes and end, as the last thing that a tool does.
-
-    Args:
-        status: Of the exit.
+    """Wait for the other processes and end, as the last thing that a command does.
 
     A gloo group is not destroyed, and nothing of C++ taken down: PyTorch 2.6 can wait there forever
     once another rank has left, and threads of gloo's that outlive their owner abort the process.
+
+    Args:
+        status: Exit status.
     """
     if not torch.distributed.is_initialized():
         if status:
@@ -49,7 +49,7 @@ def leave_processes(status: int = 0) -> None:
         return
     torch.distributed.barrier()
     if torch.distributed.get_backend() == 'gloo':
-        atexit._run_exitfuncs()  # which flush the logs
+        atexit._run_exitfuncs()  # They flush the logs.
         sys.stdout.flush()
         os._exit(status)
     torch.distributed.destroy_process_group()

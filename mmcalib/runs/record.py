@@ -14,10 +14,11 @@ from textwrap import shorten
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 
-# What tells a member from others, wherever its file lies.
+# Keys that tell a member from others, wherever its file lies.
 IDENTITY_KEYS = ('seed', 'epoch', 'digest', 'network')
-# What readers of a record rely on: types by key, a list of items of one type, or a pair of a type
-# and None. A key with a question mark may be missing, others may be there, and * stands for all.
+# Shapes that readers of a record rely on: types by key, a list of items of one type, or a pair of
+# a type and None. A key with a question mark may be missing, and * stands for all keys; a dict may
+# have other keys.
 LOSS = {'type': str}
 LOSS['losses?'] = [LOSS]  # the terms of a sum
 CALIBRATION = {'methods': [str], 'forced': [str]}

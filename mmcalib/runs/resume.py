@@ -203,7 +203,7 @@ def _scheduler_configs(training: Mapping) -> list[dict]:
     schedulers = training.get('param_scheduler') or []
     if isinstance(schedulers, dict):
         schedulers = [schedulers]
-    return [each for each in schedulers if isinstance(each, dict) and 'type' in each]
+    return [config for config in schedulers if isinstance(config, dict) and 'type' in config]
 
 
 def scheduler_states(runner: Runner) -> list[dict]:
@@ -233,7 +233,8 @@ def lengthen_schedules(runner: Runner, built_states: list[dict], facts: dict) ->
     if not len(built_states) == len(restored_states) == len(configs):
         return
     for index, config in enumerate(configs):
-        built, restored = built_states[index], restored_states[index]
+        built = built_states[index]
+        restored = restored_states[index]
         if built['end'] == restored['end']:
             continue
         scheduler = runner.param_schedulers[index]

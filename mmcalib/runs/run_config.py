@@ -1,4 +1,4 @@
-"""What the options of a command change in a config: work dir, split, evaluation, samples."""
+"""Changes of a config by the options of a command: work dir, split, evaluation, samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test says at its end: its figures, and what they are of."""
+"""The lines at the end of a test: its figures, and the model and data that they belong to."""
 
 from __future__ import annotations
 

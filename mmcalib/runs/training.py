@@ -208,7 +208,7 @@ def is_finished(checkpoint: str | Path, training: Mapping, calibration: Mapping)
     Args:
         checkpoint: Path of the checkpoint.
         training: Result of :func:`describe_training`.
-        calibration: What a calibration wrote into the checkpoint; empty without one.
+        calibration: Record of a calibration in the checkpoint; empty without one.
     """
     folder = Path(checkpoint).parent
     for name in (RESULTS, VALIDATION_RESULTS):  # Early stopping ends it before its last epoch.

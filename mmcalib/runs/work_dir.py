@@ -12,9 +12,9 @@ from filelock import FileLock, Timeout
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, check_writable
 
-# What a training and its test leave beside logs, and the folder that a later training moves it to.
-OF_A_RUN = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
-EARLIER = 'earlier_'
+# Files that a training and its test leave beside logs.
+RUN_FILES = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
+EARLIER = 'earlier_'  # the start of the folder that a later training moves them to
 
 
 def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
@@ -31,16 +31,22 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
     """
     folder = Path(folder)
     kept = Path(keep).resolve() if keep and '://' not in str(keep) else None
-    left = [path for pattern in OF_A_RUN for path in sorted(folder.glob(pattern))]
-    left = [path for path in left if path.is_file() and path.resolve() != kept]
-    if not left:
+    paths = []
+    for pattern in RUN_FILES:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and path.resolve() != kept:
+                paths.append(path)
+    if not paths:
         return None
-    number = next(n for n in itertools.count(1) if not (folder / f'{EARLIER}{n}').exists())
-    aside = folder / f'{EARLIER}{number}'
-    aside.mkdir()
-    for path in left:
-        path.rename(aside / path.name)
-    return aside
+    backup_dir = next(
+        folder / f'{EARLIER}{number}'
+        for number in itertools.count(1)
+        if not (folder / f'{EARLIER}{number}').exists()
+    )
+    backup_dir.mkdir()
+    for path in paths:
+        path.rename(backup_dir / path.name)
+    return backup_dir
 
 
 @contextmanager
@@ -68,7 +74,7 @@ def locked(folder: str | Path, *, first: bool = True) -> Iterator[None]:
             'stopped left a training behind. Wait until it ends, or name another --work-dir'
         ) from error
     except NotImplementedError:
-        pass  # by some network file systems
+        pass  # Some network file systems have no locks.
     try:
         yield
     finally:
