@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 
 FEW = """
-train_cfg = dict(max_epochs={epochs}, val_interval=1)
+train_cfg = dict(max_epochs={epochs}, val_interval={interval})
 train_dataloader = dict(dataset=dict(indices={train}))
 val_dataloader = dict(dataset=dict(indices={test}))
 test_dataloader = dict(dataset=dict(indices={test}))
@@ -64,11 +64,12 @@ test_evaluator = [dict(type='OODMetric', scores=['max_probability', 'energy'])]
 custom_hooks = [dict(type='KeepLogitsHook')]
 """
 CONFIGS = {
-    'digits.py': "_base_ = 'mmcalib::mbls/digits.py'\n" + FEW.format(epochs=2, train=400, test=100),
+    'digits.py': "_base_ = 'mmcalib::mbls/digits.py'\n"
+    + FEW.format(epochs=2, interval=1, train=400, test=100),
     'scenes.py': "_base_ = 'mmcalib::mbls/digit_scenes.py'\n"
     "measured = dict(type='CalibrationMetric', per_class=True, per_distance=True)\n"
     "test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), measured]\n"
-    + FEW.format(epochs=8, train=200, test=12).replace('val_interval=1', 'val_interval=4'),
+    + FEW.format(epochs=8, interval=4, train=200, test=12),
     'digit_files.py': "_base_ = 'digits.py'\n"
     + FILES.format(
         dataset="type='CustomDataset', data_root='images/digits'",
@@ -89,7 +90,7 @@ FIRST = 'train_digits/epoch_1.pth'
 SECOND = 'train_digits/epoch_2.pth'
 RESUMED = 'resume_digits/epoch_3.pth'
 SCENES = 'train_scenes/epoch_8.pth'
-# Name of a command: tool and arguments; {out} is the command's folder.
+# Tool and arguments of each command; {out} is the folder of the command.
 COMMANDS = {
     'train_digits': 'train.py digits.py --work-dir {out}',
     'train_scenes': 'train.py scenes.py --work-dir {out}',
@@ -128,13 +129,13 @@ COMMANDS = {
 }
 
 IGNORED_KEYS = ('date', 'version', 'modified')  # the last is an image file's time
-# Of a checkpoint's meta: what mmcalib writes or reads.
+# mmcalib writes or reads these keys of a checkpoint's meta.
 META = ('facts', 'calibration', 'dataset_meta', 'epoch', 'iter', 'seed')
 TEXTS = ('.md', '.txt', '.tex')
 COMPARED = ('.json', '.csv', '.npz', '.pth', '.png', '.onnx', *TEXTS)
 LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names the folder of a log after the time
 MODEL_DIGEST = re.compile(r'-[0-9a-f]{8}\b')  # at the end of the name of a model folder
-# What stands before a path below the folder of all commands.
+# A file names paths below the folder of all commands absolutely or relative to it.
 ABSOLUTE_FOLDER = re.compile(rf'/[^\s\'"]*/(?=(?:images|{"|".join(COMMANDS)})/)')
 
 
@@ -234,7 +235,8 @@ def write_images(folder: Path) -> None:
         pixels = np.zeros((40, 40))
         labels = np.zeros((40, 40))
         for cell, digit in enumerate(random.choice(len(digits.images), 16, replace=False)):
-            top, left = 10 * (cell // 4), 10 * (cell % 4)
+            top = 10 * (cell // 4)
+            left = 10 * (cell % 4)
             window = np.s_[top : top + 8, left : left + 8]
             pixels[window] = digits.images[digit] / 16 * 255
             labels[window] = np.where(digits.images[digit] > 8, digits.target[digit] + 1, 0)
@@ -243,7 +245,8 @@ def write_images(folder: Path) -> None:
         save(labels, folder / f'scenes/labels/{index}.png')
     for index in range(40):
         photograph = load_sample_images().images[index % 2]
-        top, left = random.integers(0, 400), random.integers(0, 600)
+        top = random.integers(0, 400)
+        left = random.integers(0, 600)
         piece = photograph[top : top + 16, left : left + 16]
         save(piece, folder / f'photographs/pieces/{index}.png')
 
@@ -384,11 +387,11 @@ class Comparison:
             return
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             for key in dict.fromkeys([*before, *after]):
-                place = f'{path}.{key}'.lstrip('.')
+                key_path = f'{path}.{key}'.lstrip('.')
                 if key in before and key in after:
-                    yield from self.differences(before[key], after[key], place)
-                elif not self.is_ignored(place):
-                    yield f'{place}: only {"before" if key in before else "after"}'
+                    yield from self.differences(before[key], after[key], key_path)
+                elif not self.is_ignored(key_path):
+                    yield f'{key_path}: only {"before" if key in before else "after"}'
         elif isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
             if len(before) != len(after):
                 yield f'{path}: {len(before)} and {len(after)} items'
@@ -417,7 +420,8 @@ class Comparison:
             if not np.array_equal(before, after):
                 yield f'{path}: other {before.dtype} values'
         elif before.size:
-            first, second = before.astype(float), after.astype(float)
+            first = before.astype(float)
+            second = after.astype(float)
             same = (first == second) | (np.isnan(first) & np.isnan(second))
             with np.errstate(invalid='ignore'):
                 apart = np.abs(first - second) / np.maximum(1.0, np.abs(first))
