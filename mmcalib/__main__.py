@@ -37,6 +37,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    'calibrate': Command(
+        'mmcalib.cli.calibrate', 'mmcalib.commands.calibrate.command', 'calibrate_model'
+    ),
     'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
     'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
     'robustness': Command(
@@ -56,7 +59,6 @@ COMMANDS = {
 }
 # Commands whose parser and body are still in their files of tools/.
 UNMOVED = {
-    'calibrate': 'calibrate',
     'predict': 'predict',
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}

@@ -1,122 +1,40 @@
-"""Calibrating any torch model: its logits read once, a scaling folded into it or attached."""
+"""The one calibration: read, draw, group, refuse, fit, place and measure, whatever the source."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmcalib.calibration.choose import FEW_GROUPS, LEAST_GROUPS
-from mmcalib.calibration.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
-from mmcalib.calibration.effect import before_and_after, worse_figures
-from mmcalib.calibration.fit import data_sentences, fit_scaling
-from mmcalib.calibration.place import OriginalLogits, place, prove
+from mmcalib.calibration.calibrated import Calibrated
+from mmcalib.calibration.determined import check_determined, logit_information
+from mmcalib.calibration.draw import draw_predictions
+from mmcalib.calibration.effect import measure_effect
+from mmcalib.calibration.fit import fit_scaling
+from mmcalib.calibration.groups import independent_groups, sort_by_group
+from mmcalib.calibration.loader_source import LoaderSource
+from mmcalib.calibration.place import OriginalLogits, place, place_on_all_processes, prove
+from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
-from mmcalib.metrics.names import PREFIX, metric_heading, number_text
+from mmcalib.names import NUM_SAMPLES
 from mmcalib.options import check_choice
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
-from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
-from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import check_order, group_numbers
-from mmcalib.predictions.kept_batches import KeptBatches
-from mmcalib.predictions.loader import read_loader, reader
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_logits import Logits
+from mmcalib.predictions.ranks import keep_own
 
 AUTO = 'auto'
-
-
-@dataclass
-class Calibrated:
-    """A calibrated model, and what the calibration did; as text, a table.
-
-    Attributes:
-        model: The calibrated copy, in evaluation mode.
-        before: Metrics by name, in percent but for NLL and Brier.
-        after: The same, each image scored by a scaling that was fitted without its fold.
-        errors: The standard errors ``before`` and ``after``, by name, over images or groups.
-        scaler: What was fitted to all images; None if the choice fell on no scaling.
-        standard_error: Of a temperature, over images or groups; None of other methods.
-        folded_into: The layers whose weights are others; none if the scaling is attached.
-        attached: Why it is attached; None if it is not.
-        difference: The largest difference of a probability of ``model`` from the scaled one, on
-            batches from the start to the end of the loader.
-        num_predictions: How many were fitted to and measured.
-        num_groups: How many images, or groups of them, they are of.
-        changed: Of how many of them the predicted class is another.
-        candidates: Of ``method='auto'``, see :func:`~mmcalib.calibration.choose.choose_method`.
-        information: By how many standard errors the NLL falls as 1/T leaves 0; below 2 the logits
-            carry no information about the labels. None of several labels.
-        unlabelled: The classes of which there is no label.
-    """
-
-    model: nn.Module
-    before: dict[str, float]
-    after: dict[str, float]
-    errors: dict[str, dict[str, float]]
-    num_predictions: int
-    num_groups: int
-    changed: int
-    scaler: LogitScaler | ScalerPerLabel | None = None
-    standard_error: float | None = None
-    folded_into: list[str] = field(default_factory=list)
-    attached: str | None = None
-    difference: float = 0.0
-    candidates: list[dict] = field(default_factory=list)
-    information: float | None = None
-    unlabelled: list[int] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [['', *(metric_heading(f'{PREFIX}{name}') for name in self.before)]]
-        for when, figures in (('before', self.before), ('after', self.after)):
-            cells = {name: number_text(value, PREFIX + name) for name, value in figures.items()}
-            for name, value in self.errors[when].items():
-                cells[name] += f' ± {number_text(value, PREFIX + name)}'
-            lines.append([when, *cells.values()])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        cells = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in lines)
-        return '\n'.join([*('  '.join(row).rstrip() for row in cells), *self._sentences()])
-
-    def _sentences(self) -> Iterator[str]:
-        few = self.num_groups < LEAST_GROUPS
-        compared = [f'{c["method"]} {c["nll"]:.4f}' for c in self.candidates if not c['problem']]
-        if compared:
-            yield f'Cross-validated NLL: {", ".join(compared)};'
-            yield (
-                FEW_GROUPS if few else 'the first within a standard error of the lowest is chosen.'
-            )
-        yield from data_sentences(self.information, self.unlabelled, self.before['accuracy'])
-        of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
-        if self.scaler is None:
-            reason = 'is chosen' if few else 'improves on none by a standard error'
-            yield f'No scaling {reason}, of {of}.'
-            return
-        name = self.scaler.method
-        if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
-            name = f'temperature {self.scaler.temperature_:.4g}'
-            name += f' ± {self.standard_error:.2g}' if self.standard_error else ''
-        yield f'Scaling by {name}, fitted on {of};'
-        yield f'before and after are cross-fitted; {self.changed:,} predicted classes change.'
-        if isinstance(self.scaler, ScalerPerLabel) and self.scaler.shared_labels:
-            yield shared_sentence(self.scaler.shared_labels)
-        where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
-        if self.attached:
-            where = f'Attached behind the model, because {self.attached}'
-        yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
-        if worse := worse_figures(self.before, self.after):
-            yield f'Worse than before: {worse}.'
-        if few:
-            yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
 
 
 def calibrate(
@@ -173,104 +91,155 @@ def calibrate(
     scaler = method if isinstance(method, LogitScaler) else None
     if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
         scaler = SCALERS[method]()
+    if groups is not None:  # Checked before the long part.
+        check_order(loader)
+        if int(group_numbers(groups, len(groups)).max()) == 0:
+            raise UserError('all images are of one group: calibrate on two or more')
+    source = LoaderSource(loader, logits=logits, ignore_index=ignore_index)
     # Fits need gradients, and a model that is copied in inference mode could not be trained.
     with full_precision(), torch.inference_mode(False), torch.enable_grad():
         if copy:
             model = copy_model(model).eval()
         if device is not None:
             model = model.to(device)
-        calibrated = _calibrated(model, loader, scaler, groups, logits, ignore_index)
+        calibrated = calibrate_source(model, source, scaler, groups=groups)
+        calibrated.model = calibrated_model(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
 
 
-def _calibrated(
+def calibrate_source(
     model: nn.Module,
-    loader: Iterable,
+    source: Source,
     scaler: LogitScaler | None,
-    groups: Sequence[Hashable] | None,
-    logits: Logits | None,
-    ignore_index: int | None,
+    *,
+    groups: Sequence[Hashable] | Tensor | None = None,
+    num_samples: int | None = None,
+    cross_fit: bool | str = True,
+    measures_all: bool = False,
+    placing: bool = True,
+    needs_information: bool = True,
+    num_bins: int = 15,
+    seed: int = 0,
 ) -> Calibrated:
-    """Read, fit, measure, place and prove a scaling; None to choose one."""
-    if groups is not None:  # before the long part
-        check_order(loader)
-        if int(group_numbers(groups, len(groups)).max()) == 0:
-            raise UserError('all images are of one group: calibrate on two or more')
-    kept, sizes = KeptBatches(), []
-    options = dict(logits=logits, ignore_index=ignore_index)
-    # Closed at once, so that an error does not keep the random states until it is freed.
-    with closing(read_loader(model, loader, 'Reading logits', kept, **options)) as batches:
+    """Read, draw, group, refuse, fit, place and measure: what every calibration does.
+
+    All processes have to call it, and all get the same result.
+
+    Args:
+        model: The model, in evaluation mode, which stays as it is.
+        source: Held-out images.
+        scaler: A method with its options, not fitted; None to choose one by its cross-validated
+            likelihood.
+        groups: The group of each image in the order of the data; None if every image is one.
+        num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
+            classified images.
+        cross_fit: Whether each image is scored by a scaling that was fitted without its fold; 'if
+            cheap' where that takes no longer than about a minute.
+        measures_all: Whether the metrics are of all predictions, for which maps are read twice, and
+            not of those drawn.
+        placing: Whether to find the place of the scaling in the model.
+        needs_information: Whether to refuse logits that say nothing about the labels; False for a
+            smoke run, which only shows that all works.
+        num_bins: The number of bins of ECE and AECE.
+        seed: The seed of the draw and of the folds.
+
+    Raises:
+        UserError: For data that determine no scaling, and a method that is not for such a head.
+    """
+    with closing(source.read(model, 'Reading logits')) as batches:
         first = next(batches)
-        pixels, several = first[0].ndim > 2, first[0].shape == first[1].shape
-        if several:
-            if scaler is None:
-                raise UserError(
-                    f"method={AUTO!r} is for one label: name a method, as 'temperature'"
-                )
-            scaler = ScalerPerLabel(scaler)
-        if scaler:  # before the long part
-            scaler.check_head(first[0])
-        images = images_of(chain([first], batches), ignore_index, sizes)
-        drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
-    drawn = grouped(drawn, groups, sum(sizes))
-    fit = fit_scaling(drawn, scaler, pixels=pixels)
-    rows = LogitRows(drawn.logits, drawn.labels, drawn.images)
-    groups = int(drawn.images.max()) + 1
-    measured = before_and_after([rows], fit.scalers, fit.fold_of, num_groups=groups)
-    found = Calibrated(model, **measured, num_groups=groups, scaler=fit.scaler)
-    found.information = fit.information
-    found.unlabelled = drawn.unlabelled or []
-    found.candidates = fit.candidates
-    found.standard_error = fit.errors.get('standard_error')
-    if found.scaler is None:
-        return found
+        pixels = first.are_maps
+        several_labels = first.several_labels
+        if scaler is not None:
+            scaler = scaler_for_head(scaler, first)
+        if num_samples is None:
+            num_samples = NUM_SAMPLES if pixels else math.inf
+        all_batches: Iterable[ImagePredictions] = chain([first], batches)
+        if measures_all and not pixels:
+            all_batches = list(all_batches)
+        draw = draw_predictions(all_batches, source, num_samples=num_samples, seed=seed)
+    if groups is not None:
+        groups = group_numbers(groups, draw.num_images)
+    independent = independent_groups(draw, source, groups)
+    draw, independent = sort_by_group(draw, independent)
+    information = logit_information(draw, independent.index)
+    check_determined(draw, information if needs_information else None, pixels=pixels)
+    fit = fit_scaling(draw, independent, scaler, pixels=pixels, cross_fit=cross_fit, seed=seed)
+    placement = None
+    if placing and fit.scaler is not None:
+        placement = place_on_all_processes(
+            partial(place, model, fit.scaler, source.kept, source.run, sigmoids=several_labels),
+            source.gather,
+        )
+        source.use_placement(placement)
+    fold_of_image = None
+    if fit.fold_of_group is not None:
+        fold_of_image = fit.fold_of_group[independent.of_image]
+    measured: Iterable[ImagePredictions] = [draw.rows]
+    gather = keep_own  # All processes have all that was drawn.
+    if measures_all:
+        measured = source.read(model, 'Before and after') if pixels else all_batches
+        gather = source.gather
+    effect = measure_effect(
+        measured,
+        fit.scalers,
+        fold_of_image,
+        independent.of_image,
+        threshold=source.threshold,
+        num_bins=num_bins,
+        gather=gather,
+    )
+    return Calibrated(
+        scaler=fit.scaler,
+        effects={'fitted': effect},
+        num_images=draw.num_images,
+        num_groups=independent.count,
+        population=draw.population,
+        num_fitted=int(draw.rows.valid.sum()),
+        num_folds=fit.num_folds,
+        seed=seed,
+        num_bins=num_bins,
+        groups_are_runs=independent.are_runs,
+        placement=placement,
+        fit_errors=fit.errors,
+        candidates=fit.candidates,
+        information=information,
+        unlabelled=draw.unlabelled or [],
+    )
 
-    def run(model: nn.Module, batch: Any, logits: Logits | None = logits) -> list[Tensor]:
-        with reader(model, logits=logits, ignore_index=ignore_index) as predict:
-            return list(predict(batch)[0])
 
-    placement = place(model, found.scaler, kept, run, sigmoids=several)
-    found.folded_into = placement.layers
-    found.attached = placement.reason
-    found.difference = placement.difference
-    if found.attached:
-        found.model = CalibratedOutput(model, scaling_module(found.scaler), logits).eval()
-        original = OriginalLogits(model, kept, run)
-        # The output is logits already, where a function has named them.
-        run_attached = partial(run, found.model, logits=None)
-        found.difference = prove(original, run_attached, found.scaler)
+def scaler_for_head(scaler: LogitScaler, predictions: ImagePredictions) -> Scaler:
+    """Return a scaler for a head: of several labels, one for each.
+
+    Raises:
+        UserError: If the method is not for such a head.
+    """
+    if predictions.several_labels:
+        per_label = ScalerPerLabel(scaler)
+        per_label.check_head(predictions.logits[:, 0])
+        return per_label
+    scaler.check_head(predictions.logits)
+    return scaler
+
+
+def calibrated_model(model: nn.Module, calibrated: Calibrated, source: LoaderSource) -> nn.Module:
+    """Put a scaling into a model, or behind it, and return what predicts scaled probabilities."""
+    placement = calibrated.placement
+    if placement is None:
+        return model
+    if placement.reason is not None:
+        original = OriginalLogits(model, source.kept, source.run)
+        wrapped = CalibratedOutput(model, scaling_module(calibrated.scaler), source.logits).eval()
+        run_calibrated = partial(source.run_calibrated, wrapped)
+        placement.difference = prove(original, run_calibrated, calibrated.scaler)
+        model.calibrated_by = calibrated.method
+        return wrapped
     for name, tensor in placement.tensors.items():
         parameter = model.get_parameter(name)
         parameter.data = tensor.to(parameter)
-    model.calibrated_by = found.scaler.method
-    return found
-
-
-def images_of(
-    batches: Iterable[tuple[Tensor, Tensor]], ignore_index: int | None, sizes: list[int]
-) -> Iterator[LogitRows]:
-    """Yield the valid predictions of each image with maps, or of each batch without.
-
-    Args:
-        batches: Logits and labels.
-        ignore_index: Of what is left out; of several labels, it becomes -1.
-        sizes: To which the number of images of each batch is added.
-    """
-    for logits, labels in batches:
-        places = torch.arange(len(labels), device='cpu') + sum(sizes)
-        sizes.append(len(labels))
-        several, parts = logits.shape == labels.shape, [(logits, labels, places)]
-        if logits.ndim > 2:
-            parts = [
-                (values.flatten(1).T, own.flatten(), index.expand(own.numel()))
-                for values, own, index in zip(logits, labels, places, strict=True)
-            ]
-        for values, own, index in parts:
-            valid = own != ignore_index if ignore_index is not None else own == own
-            own = own.masked_fill(~valid, -1) if several else own
-            rows = LogitRows(values, own, index)
-            yield rows if several else rows.only(valid)
+    model.calibrated_by = calibrated.method
+    return model
 
 
 def uncalibrated(model: nn.Module) -> nn.Module:
@@ -287,28 +256,3 @@ def uncalibrated(model: nn.Module) -> nn.Module:
         by = f' (by {earlier})' if earlier else ''
         raise UserError(f'the model is calibrated already{by}: give the original')
     return getattr(model, '_orig_mod', model)  # whose layers run
-
-
-def grouped(
-    drawn: DrawnPredictions, groups: Sequence[Hashable] | None, size: int
-) -> DrawnPredictions:
-    """Return predictions by their groups, or by images in an order that their content decides.
-
-    So folds, and what they add up to, are the same in whatever order the images came.
-    """
-    number = drawn.images.unique(return_inverse=True)[1]
-    if groups is not None:
-        number = group_numbers(groups, size)[drawn.images].unique(return_inverse=True)[1]
-    else:
-        some = torch.arange(1, drawn.logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
-        labels = drawn.labels.double().reshape(len(number), -1).mean(dim=1)
-        number = (
-            group_sums(drawn.logits.double() @ some + labels, number).argsort().argsort()[number]
-        )
-    order = number.argsort(stable=True)
-    columns = (x[order] for x in (drawn.logits, drawn.labels, number))
-    return replace(drawn, **dict(zip(('logits', 'labels', 'images'), columns, strict=True)))
-
-
-def _seed_of(rows: LogitRows) -> int:
-    return zlib.crc32(rows.labels.cpu().numpy().tobytes())

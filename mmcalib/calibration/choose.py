@@ -1,4 +1,4 @@
-"""Choosing a scaling by its cross-validated likelihood: the simplest that is as good as any."""
+"""The choice of a scaling by its cross-validated likelihood: the simplest as good as any."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from mmcalib.calibration.draw import DrawnPredictions
+from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.folds import fit_folds
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
 from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.predictions.progress import progress
 
 NONE = 'none'
 # Methods to choose from, the simplest first.
-OF_ALL = ('temperature', 'platt', 'vector', 'beta', 'ets')
-OF_PIXELS = ('class-temperatures', 'class-conditional')
-# Those with K² and K³ parameters are of no use where classes are many.
+METHODS_OF_ALL = ('temperature', 'platt', 'vector', 'beta', 'ets')
+METHODS_OF_PIXELS = ('class-temperatures', 'class-conditional')
+# Methods with K² and K³ parameters are of no use where classes are many.
 MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
-# Of these, and not of all images, a choice between methods is learnt.
+# Fewer groups do not tell which method holds for others.
 LEAST_GROUPS = 10
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
@@ -55,27 +55,37 @@ def errors_from_one(temperature: float, standard_error: float) -> float:
     return abs(math.log(temperature)) * temperature / standard_error
 
 
-def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
+def methods_for(num_logits: int, *, num_groups: int, pixels: bool) -> list[str]:
     """Return the methods that suit a head, the simplest first.
 
     Args:
-        num_logits: K, 1 of a sigmoid.
-        groups: How many groups of images are independent. Few do not tell what holds for others:
-            then only the method of one parameter is left.
-        pixels: Whether it predicts pixels.
+        num_logits: K, 1 for a sigmoid.
+        num_groups: The number of independent groups of images. If they are few, the method of one
+            parameter alone is left.
+        pixels: Whether the head predicts pixels.
     """
-    if groups < LEAST_GROUPS:
+    if num_groups < LEAST_GROUPS:
         return ['temperature']
     head = 'sigmoid' if num_logits == 1 else 'softmax'
-    return [
-        name
-        for name in (*OF_ALL, *(OF_PIXELS if pixels else ()), 'matrix')
-        if head in SCALERS[name].heads and num_logits <= MOST_CLASSES.get(name, num_logits)
-    ]
+    names = [*METHODS_OF_ALL]
+    if pixels:
+        names += METHODS_OF_PIXELS
+    names.append('matrix')
+    methods = []
+    for name in names:
+        most_classes = MOST_CLASSES.get(name, num_logits)
+        if head in SCALERS[name].heads and num_logits <= most_classes:
+            methods.append(name)
+    return methods
 
 
 def choose_method(
-    drawn: DrawnPredictions, fold_of: Tensor, methods: Sequence[str], *, pixels: bool
+    draw: Draw,
+    group_index: Tensor,
+    fold_of_group: Tensor,
+    methods: Sequence[str],
+    *,
+    pixels: bool,
 ) -> tuple[str, list[dict]]:
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
@@ -89,54 +99,93 @@ def choose_method(
     one-standard-error rule.
 
     Args:
-        drawn: Predictions of the images, or of groups.
-        fold_of: Of :func:`~mmcalib.calibration.folds.folds_of_groups`.
-        methods: Candidates, the simplest first; that of no scaling comes before all.
-        pixels: Whether predictions are pixels, so that their mean IoU is of interest.
+        draw: The predictions.
+        group_index: The group of each prediction, ``(M,)`` int64.
+        fold_of_group: The fold of each group, see :func:`~mmcalib.calibration.folds.assign_folds`.
+        methods: The candidates, the simplest first; that of no scaling comes before all.
+        pixels: Whether the predictions are pixels, so that their mean IoU is of interest.
 
     Returns:
-        The method, ``'none'`` for no scaling, and of each, measured on images that its fit did not
-        see: ``nll``, the mean of a prediction, NaN if it could not be fitted; ``above_best``, by
-        how much it is above the lowest, and the ``standard_error`` of this; ``accuracy`` and
-        ``miou`` in percent, the latter None of a classifier; ``seconds`` for a fit, on average;
-        ``problem``, why it could not be fitted, None if it could.
+        The method, ``'none'`` for no scaling, and a dict for each candidate, measured on images
+        that its fit did not see: ``nll``, the mean of a prediction, NaN if it could not be fitted;
+        ``above_best``, its difference to the lowest, and the ``standard_error`` of this;
+        ``accuracy`` and ``miou`` in percent, the latter None for a classifier; ``seconds`` of a
+        fit, on average; ``problem``, the reason why it could not be fitted, None if it could.
     """
-    nan = float('nan')
-    unknown = dict(nll=nan, above_best=nan, standard_error=nan, accuracy=nan, miou=None)
-    losses, candidates = {}, []
+    losses: dict[str, Tensor] = {}
+    candidates = []
     for method in progress((NONE, *methods), 'Comparing methods'):
-        candidate = {'method': method, **unknown, 'seconds': 0.0, 'problem': None}
+        candidate = {
+            'method': method,
+            'nll': math.nan,
+            'above_best': math.nan,
+            'standard_error': math.nan,
+            'accuracy': math.nan,
+            'miou': None,
+            'seconds': 0.0,
+            'problem': None,
+        }
         candidates.append(candidate)
-        start = time.perf_counter()
-        try:
-            folds = [] if method == NONE else fit_folds(SCALERS[method](), drawn, fold_of)
-        except UserError as error:
-            candidate['problem'] = str(error)
-            continue
-        if folds:
-            candidate['seconds'] = (time.perf_counter() - start) / len(folds)
-        losses[method], predicted = _scored(folds, drawn, fold_of)
+        scalers: list[Scaler] = []
+        if method != NONE:
+            start = time.perf_counter()
+            try:
+                scalers = fit_folds(scaler_for(method, draw), draw, group_index, fold_of_group)
+            except UserError as error:
+                candidate['problem'] = str(error)
+                continue
+            candidate['seconds'] = (time.perf_counter() - start) / len(scalers)
+        scaled = cross_scaled_logits(scalers, draw, fold_of_group[group_index])
+        losses[method], predicted, labels = _scored(scaled, draw)
         candidate['nll'] = losses[method].mean().item()
-        candidate['accuracy'] = 100 * (predicted == drawn.labels).double().mean().item()
-        risks = image_risks(predicted, drawn.labels, ignore_index=None)
-        candidate['miou'] = 100 * (1 - risks['IoU']) if pixels else None
+        candidate['accuracy'] = 100 * (predicted == labels).double().mean().item()
+        if pixels:
+            risks = image_risks(predicted, labels, ignore_index=None)
+            candidate['miou'] = 100 * (1 - risks['IoU'])
     best = min(losses.values(), key=Tensor.mean)
+    if draw.rows.several_labels:
+        group_index = group_index[:, None].expand(draw.labels.shape)[draw.labels >= 0]
+    chosen = None
     for candidate in candidates:
-        if candidate['problem'] is None:
-            more = losses[candidate['method']] - best
-            candidate['above_best'] = more.mean().item()
-            spread = group_sums(more - more.mean(), drawn.images).square().sum().sqrt()
-            candidate['standard_error'] = (spread / len(more)).item()
-    chosen = (c['method'] for c in candidates if c['above_best'] <= c['standard_error'])
-    return next(chosen), candidates
+        if candidate['problem'] is not None:
+            continue
+        excess = losses[candidate['method']] - best
+        candidate['above_best'] = excess.mean().item()
+        spread = group_sums(excess - excess.mean(), group_index).square().sum().sqrt()
+        candidate['standard_error'] = (spread / len(excess)).item()
+        if chosen is None and candidate['above_best'] <= candidate['standard_error']:
+            chosen = candidate['method']
+    return chosen, candidates
 
 
-def _scored(
-    folds: Sequence[LogitScaler], drawn: DrawnPredictions, fold_of: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the NLL of each prediction and its class, under the scaling of its fold."""
-    scaled, fold = drawn.logits.to(torch.float64, copy=True), fold_of[drawn.images]
-    for number, scaler in enumerate(folds):
-        scaled[fold == number] = scaler.transform(scaled[fold == number])
+def scaler_for(method: str, draw: Draw) -> Scaler:
+    """Return a scaler of a method that suits drawn predictions, not fitted."""
+    scaler = SCALERS[method]()
+    return ScalerPerLabel(scaler) if draw.rows.several_labels else scaler
+
+
+def cross_scaled_logits(scalers: Sequence[Scaler], draw: Draw, fold: Tensor) -> Tensor:
+    """Return the drawn logits, float64, each scaled by the scaler of its fold.
+
+    Args:
+        scalers: The scaler of each fold; none to leave the logits as they are.
+        draw: The predictions.
+        fold: The fold of each prediction, ``(M,)`` int64.
+    """
+    scaled = draw.logits.to(torch.float64, copy=True)
+    for number, scaler in enumerate(scalers):
+        is_in_fold = fold == number
+        scaled[is_in_fold] = scaler.transform(scaled[is_in_fold])
+    return scaled
+
+
+def _scored(scaled: Tensor, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the NLL, the predicted class and the label of each valid prediction, ``(V,)``."""
+    if draw.rows.several_labels:
+        is_valid = draw.labels >= 0
+        scaled = scaled[is_valid]
+        labels = draw.labels[is_valid]
+        losses = binary_cross_entropy_with_logits(scaled, labels.double(), reduction='none')
+        return losses, (scaled > 0).long(), labels
     scaled = with_other_class(scaled)
-    return cross_entropy(scaled, drawn.labels, reduction='none'), scaled.argmax(dim=1)
+    return cross_entropy(scaled, draw.labels, reduction='none'), scaled.argmax(dim=1), draw.labels

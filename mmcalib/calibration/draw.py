@@ -1,155 +1,160 @@
-"""Predictions with the logits behind them, drawn at random from those of all images."""
+"""Predictions drawn at random from those of all images, each as likely as any other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
-from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.posthoc.temperature_search import information
-from mmcalib.predictions.image_predictions import ImagePredictions
-
-# So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
-# 17 MB.
-NUM_SAMPLES = 200_000
+from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 
 
-class LogitRows(NamedTuple):
-    """Valid predictions of an image, or of several.
+@dataclass(frozen=True)
+class Draw:
+    """Predictions that were drawn from all of a source.
 
     Attributes:
-        logits: ``(M, K)`` float32 or float64.
-        labels: ``(M,)`` int64; ``(M, K)`` of 0 and 1 where each logit is of a label of its own.
-        places: ``(M,)`` int64, on the CPU: which image of the data each is of.
-        predicted: As labels, the classes that the model predicts; None for those of the logits.
-        shown: ``(M, K)`` logits that metrics read, where these are others.
+        rows: The drawn predictions on the CPU; ``(M, K)`` logits, or ``(M, 1, L)`` of L labels.
+        population: The number of valid predictions that there were to draw from.
+        num_images: The number of images that were read.
+        images: Sorted indices of the images that have a valid prediction, ``(n,)`` int64.
+        unlabelled: Classes without a valid label in the population; None of several labels.
     """
 
-    logits: Tensor
-    labels: Tensor
-    places: Tensor
-    predicted: Tensor | None = None
-    shown: Tensor | None = None
-
-    def only(self, kept: Tensor) -> LogitRows:
-        """Return the rows of a mask ``(M,)``."""
-        return LogitRows(*(x if x is None else x[kept.to(x.device)] for x in self))
-
-
-def joined(images: Iterable[LogitRows]) -> list[LogitRows]:
-    """Return the predictions of all images in one, or nothing of none."""
-    columns = zip(*(rows[:4] for rows in images), strict=True)
-    columns = [torch.cat(column) for column in columns]
-    return [LogitRows(*columns)] if columns else []
-
-
-@dataclass
-class DrawnPredictions:
-    """Predictions drawn from all of a split, each as likely as any other.
-
-    Attributes:
-        logits: ``(M, K)`` float32 or float64, on the CPU.
-        labels: ``(M,)`` int64.
-        images: ``(M,)`` int64, which image of the loader each is of.
-        population: How many valid predictions there were to draw from.
-        num_images: How many images there were.
-        unlabelled: Classes of which none of the population is; None where it is not known.
-    """
-
-    logits: Tensor
-    labels: Tensor
-    images: Tensor
+    rows: ImagePredictions
     population: int
     num_images: int
+    images: Tensor
     unlabelled: list[int] | None = None
 
-    def fit(self, scaler: LogitScaler, kept: Tensor | None = None) -> LogitScaler:
-        """Fit a scaler to the predictions of all images, or of those that a mask ``(n,)`` keeps."""
-        rows = slice(None) if kept is None else kept[self.images]
-        return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @property
-    def information(self) -> float:
-        """What :func:`~mmcalib.posthoc.temperature_search.information` of their logits is."""
-        rows = ImagePredictions(
-            predicted=self.labels, logits=self.logits, labels=self.labels, images=self.images
-        )
-        return information(rows)
+    def logits(self) -> Tensor:
+        """Logits as a fit takes them, ``(M, K)``; of several labels ``(M, L)``."""
+        return self.rows.logits[:, 0] if self.rows.several_labels else self.rows.logits
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels as a fit takes them, ``(M,)`` int64; of several labels ``(M, L)``."""
+        return self.rows.labels
+
+    def sorted_by(self, key: Tensor) -> Draw:
+        """Return the same draw with its rows in the order of integers ``(M,)``."""
+        return replace(self, rows=sort_rows(self.rows, key))
 
 
-def alone(value: Any) -> list:
-    """Return what a single process has gathered from all."""
-    return [value]
-
-
-def draw(
-    images: Iterable[LogitRows],
+def draw_predictions(
+    batches: Iterable[ImagePredictions],
+    source: Source,
     *,
-    num_samples: float = NUM_SAMPLES,
+    num_samples: float = math.inf,
     seed: int = 0,
-    seed_of: Callable[[LogitRows], int] = lambda rows: int(rows.places[0]),
-    gather: Callable[[Any], list] = alone,
-) -> DrawnPredictions:
+) -> Draw:
     """Draw from predictions.
 
-    Every valid prediction gets a random priority and the `num_samples` least are kept, so each is
-    as likely as any other, whatever the sizes of the images. The draw depends on the seeds and the
-    order of the images, neither on the batch size nor on the number of processes. At most twice as
-    many are in memory, and an image.
+    Every valid prediction gets a random priority and the `num_samples` lowest are kept, so each is
+    as likely as any other, whatever the sizes of the images. What is drawn depends on the seeds,
+    neither on the batch size nor on the number of processes. At most twice as many are in memory,
+    and a batch.
 
     Args:
-        images: Predictions of one image each, perhaps none.
-        num_samples: How many predictions to keep at most.
-        seed: Of the draw.
-        seed_of: From the predictions of an image to its own seed.
-        gather: Returns the shares of all processes, each of which gets all that is drawn.
+        batches: The predictions that this process has read.
+        source: The source that they come from, which knows a seed for each image.
+        num_samples: The number of predictions to keep at most; infinite to keep all.
+        seed: The seed of the draw.
 
     Raises:
-        ValueError: If there is no valid prediction.
+        UserError: If there is no valid prediction.
     """
-    parts: list[tuple[Tensor, ...]] = []
-    below, own_images, own_rows = 1.0, 0, 0
+    kept: list[tuple[Tensor, ImagePredictions]] = []
+    priority_limit = 1.0
+    population = 0
+    num_images = 0
+    images: set[int] = set()
     labelled: set[int] = set()
-    for rows in images:
-        own_images += 1
-        if not len(rows.labels):
-            continue
-        generator = torch.Generator().manual_seed(1_000_003 * seed + seed_of(rows))
-        priority = torch.rand(
-            len(rows.labels), generator=generator, dtype=torch.float64, device='cpu'
-        )
-        kept = (priority < below).nonzero().squeeze(1)
-        columns = priority, rows.logits, rows.labels, rows.places
-        parts.append(tuple(x[kept.to(x.device)].cpu() for x in columns))
-        own_rows += len(rows.labels)
-        if rows.labels.ndim == 1:
-            labelled.update(rows.labels.bincount().nonzero().flatten().tolist())
-        if sum(len(part[0]) for part in parts) > 2 * num_samples:
-            parts = [lowest(parts, num_samples)]
-            below = parts[0][0].max().item()
-    shares = gather((parts, own_rows, own_images, labelled))
-    population, num_images = (sum(share[i] for share in shares) for i in (1, 2))
-    labelled = set().union(*(share[3] for share in shares))
+    several_labels = False
+    num_classes = 0
+    for batch in batches:
+        num_images += len(batch)
+        several_labels = batch.several_labels
+        num_classes = max(num_classes, batch.num_classes)
+        for part in batch.split_maps():
+            population += int(part.valid.sum())
+            images.update(part.images[part.has_valid.cpu()].tolist())
+            if not several_labels:
+                labelled.update(part.labels[part.valid].unique().tolist())
+            priority, rows = _rows_below(part, source, priority_limit, num_samples, seed)
+            kept.append((priority, rows))
+        if sum(len(priority) for priority, _ in kept) > 2 * num_samples:
+            kept = [_lowest(kept, num_samples)]
+            priority_limit = kept[0][0].max().item()
+    shares = source.gather((kept, population, num_images, images, labelled, num_classes))
+    population = sum(share[1] for share in shares)
+    num_images = sum(share[2] for share in shares)
+    images = set().union(*(share[3] for share in shares))
+    labelled = set().union(*(share[4] for share in shares))
+    num_classes = max(share[5] for share in shares)
     if not population:
         raise UserError(f'no valid prediction in {num_images} images: there is nothing to fit')
-    _, *columns = lowest([part for parts, *_ in shares for part in parts], num_samples)
-    order = columns[2].argsort(stable=True)  # of the images
-    logits, labels, images = (column[order] for column in columns)
-    unlabelled = None
-    if labels.ndim == 1:  # of one label each
-        unlabelled = sorted(set(range(max(logits.shape[1], 2))) - labelled)
-    return DrawnPredictions(logits, labels, images, population, num_images, unlabelled)
+    _, rows = _lowest([part for share in shares for part in share[0]], num_samples)
+    return Draw(
+        rows=sort_rows(rows, rows.images),
+        population=population,
+        num_images=num_images,
+        images=torch.tensor(sorted(images), device='cpu'),
+        unlabelled=None if several_labels else sorted(set(range(num_classes)) - labelled),
+    )
 
 
-def lowest(parts: Sequence[tuple[Tensor, ...]], limit: float) -> tuple[Tensor, ...]:
-    """Return the columns of the rows whose first column is lowest, in the order they came in."""
-    columns = [torch.cat(column) for column in zip(*parts, strict=True)]
-    if len(columns[0]) <= limit:
-        return tuple(columns)
-    kept = columns[0].argsort()[:limit].sort().values
-    return tuple(column[kept] for column in columns)
+def sort_rows(rows: ImagePredictions, key: Tensor) -> ImagePredictions:
+    """Return rows in the order of integers ``(M,)``; without a copy if they are in that order."""
+    if (key.diff() >= 0).all():
+        return rows
+    return rows.select(key.argsort(stable=True))
+
+
+def _rows_below(
+    part: ImagePredictions, source: Source, priority_limit: float, num_samples: float, seed: int
+) -> tuple[Tensor, ImagePredictions]:
+    """Return the priorities and the rows, on the CPU, of the predictions below a limit."""
+    is_valid = part.valid.flatten() if part.are_maps else part.has_valid
+    index = is_valid.nonzero()[:, 0].cpu()
+    if num_samples == math.inf:
+        # All are kept, whatever their priority.
+        priority = torch.zeros(len(index), dtype=torch.float64, device='cpu')
+    elif part.are_maps:
+        (image_seed,) = source.image_seeds(part)
+        priority = _random_numbers(seed, image_seed, len(index))
+    else:
+        seeds = source.image_seeds(part.select(index))
+        priority = torch.zeros(len(index), dtype=torch.float64, device='cpu')
+        for row, image_seed in enumerate(seeds):
+            priority[row] = _random_numbers(seed, image_seed, 1)
+    is_below = priority < priority_limit
+    rows = part.rows_at(index[is_below])
+    return priority[is_below], rows.cpu()
+
+
+def _random_numbers(seed: int, image_seed: int, size: int) -> Tensor:
+    """Return random numbers from 0 to 1, ``(size,)`` float64, which the two seeds decide."""
+    generator = torch.Generator().manual_seed(1_000_003 * seed + image_seed)
+    return torch.rand(size, generator=generator, dtype=torch.float64, device='cpu')
+
+
+def _lowest(
+    parts: list[tuple[Tensor, ImagePredictions]], limit: float
+) -> tuple[Tensor, ImagePredictions]:
+    """Return the rows of the lowest priorities, in the order they came in."""
+    priority = torch.cat([values for values, _ in parts])
+    rows = concatenate([rows for _, rows in parts])
+    if len(priority) <= limit:
+        return priority, rows
+    kept = priority.argsort()[: int(limit)].sort().values
+    return priority[kept], rows.select(kept)

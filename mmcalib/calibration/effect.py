@@ -1,139 +1,154 @@
-"""Predictions measured as they are and scaled, each by the scaling of its fold."""
+"""The metrics of predictions as they are and scaled, each by the scaling of its fold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.draw import LogitRows, alone
-from mmcalib.metrics.counts import Tally, count_outcomes, tables_by_group
-from mmcalib.metrics.definitions import metric_value
 from mmcalib.metrics.intervals import bootstrap_weights, resampled_metrics
-from mmcalib.metrics.measure import DEFAULT_METRICS
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
-from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
-from mmcalib.posthoc.logits import with_other_class
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
+from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.ranks import keep_own
 
-NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %
+NUM_BOOTSTRAP = 200  # draws, which tell a standard error to 5 %
+COVERAGE = 0.95  # Any coverage keeps what is needed of each image.
 
 
-def before_and_after(
-    images: Iterable[LogitRows],
-    scalers: Sequence[LogitScaler],
-    fold_of: Tensor | None = None,
+@dataclass
+class Effect:
+    """Metrics before and after a scaling; in percent but for NLL and Brier score.
+
+    Attributes:
+        before: Metrics of the predictions as they are, by name.
+        after: Metrics of the scaled predictions, each scaled by the scaling of its fold.
+        errors: Standard errors of both over independent groups, by ``'before'`` and ``'after'``
+            and name. AECE, whose bins are not fixed, has none.
+        num_predictions: The number of predictions that were measured.
+        changed: The number of those whose predicted class is another after the scaling.
+    """
+
+    before: dict[str, float]
+    after: dict[str, float]
+    errors: dict[str, dict[str, float]]
+    num_predictions: int
+    changed: int
+
+
+def measure_effect(
+    batches: Iterable[ImagePredictions],
+    scalers: Sequence[Scaler],
+    fold_of_image: Tensor | None = None,
+    group_of_image: Tensor | None = None,
     *,
-    num_bins: int = 15,
     threshold: float | None = 0.5,
-    num_groups: int = 0,
-    gather: Callable[[Any], list] = alone,
-) -> dict:
-    """Measure predictions as they are and scaled.
+    num_bins: int = 15,
+    gather: Callable[[Any], list] = keep_own,
+) -> Effect:
+    """Measure predictions as they are and scaled, in one pass.
 
     Args:
-        images: Outcomes of one image or several.
-        scalers: Fitted: of each fold, or one.
-        fold_of: ``(n,)`` int64, the fold of each image; None if there is one scaler.
-        num_bins: Of ECE and AECE.
-        threshold: Above which probability a sigmoid predicts its class; None if the classes stay
-            as they are.
-        num_groups: How many independent groups the places are of, for standard errors; 0 for none.
-        gather: Returns the shares of all processes.
-
-    Returns:
-        Metrics ``before`` and ``after`` by name, in percent but for NLL and Brier;
-        ``num_predictions``, how many there are; ``changed``, of how many of them the predicted
-        class is another; ``errors``, the standard errors ``before`` and ``after``, if asked for.
+        batches: The predictions that this process has read.
+        scalers: The fitted scaler of each fold, or one.
+        fold_of_image: The fold of each image by its index, ``(n,)`` int64; None for one scaler.
+        group_of_image: The group of each image by its index, ``(n,)`` int64; None if every image
+            is a group.
+        threshold: The probability above which a sigmoid predicts its class; None if the predicted
+            classes stay.
+        num_bins: The number of bins of ECE and AECE.
+        gather: A function that returns a list of the values of all processes, which all have to
+            call this; by default each process measures for itself.
     """
+    before = _stream(num_bins, gather)
+    after = _stream(num_bins, gather)
+    num_predictions = 0
     changed = 0
-    tallies = [Tally(num_bins), Tally(num_bins)]
-    no_bins = torch.zeros(num_groups, 3, num_bins, device='cpu')
-    no_sums = torch.zeros(num_groups, 2, device='cpu')
-    tables = [(no_bins, no_sums) for _ in tallies]
-    for several in images:
-        places = several.places
-        folds = torch.zeros_like(places) if fold_of is None else fold_of[places]
+    for batch in batches:
+        if fold_of_image is None:
+            folds = torch.zeros(len(batch), dtype=torch.int64, device='cpu')
+        else:
+            folds = fold_of_image[batch.images]
         for fold in folds.unique().tolist():
-            rows = several if fold_of is None else several.only(folds == fold)
-            scaled = scalers[fold].transform(rows.logits)
-            own = rows.predicted
-            own = predicted_of(rows.logits, rows.labels) if own is None else own
-            predicted = predicted_by(scalers[fold], scaled, own, threshold)
-            changed += int(((predicted != own) & (rows.labels >= 0)).sum())
-            shown = rows.logits if rows.shown is None else rows.shown
-            pairs = (shown, own), (scaled, predicted)
-            for place, (logits, classes) in enumerate(pairs):
-                predictions = read(logits, classes, rows.labels)
-                counts = count_outcomes(predictions, num_bins)
-                tallies[place].add(counts)
-                if num_groups:
-                    groups = rows.places.repeat_interleave(rows.labels[0].numel())
-                    groups = groups[(rows.labels >= 0).flatten()]
-                    more = tables_by_group(predictions, groups, num_groups, num_bins)
-                    tables[place] = [a + b for a, b in zip(tables[place], more, strict=True)]
-    shares = gather(([tally.sums()[0] for tally in tallies], changed))
-    figures = {}
-    for place, when in enumerate(('before', 'after')):
-        total = Tally(num_bins)
-        for sums, _ in shares:
-            total.add(sums[place])
-        (counts,) = total.sums()
-        figures[when] = {name: metric_value(name, counts) for name in DEFAULT_METRICS}
-    changed = sum(own for _, own in shares)
-    if num_groups:
-        figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
-    return {**figures, 'num_predictions': int(counts.count), 'changed': changed}
+            part = batch.select(folds == fold)
+            scaled = scale_predictions(part, scalers[fold], threshold)
+            num_predictions += int(part.valid.sum())
+            changed += int(((scaled.predicted != part.predicted) & part.valid).sum())
+            before.add(part)
+            after.add(scaled)
+    shares = gather((num_predictions, changed))
+    return Effect(
+        before=before.compute_without_intervals(),
+        after=after.compute_without_intervals(),
+        errors={
+            'before': _standard_errors(before, group_of_image),
+            'after': _standard_errors(after, group_of_image),
+        },
+        num_predictions=sum(share[0] for share in shares),
+        changed=sum(share[1] for share in shares),
+    )
 
 
-def worse_figures(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Return ``NLL from 0.3000 to 0.3100`` of each metric that is worse as printed, or nothing."""
+def scale_predictions(
+    part: ImagePredictions, scaler: Scaler, threshold: float | None
+) -> ImagePredictions:
+    """Return predictions with scaled logits, and the classes that these predict.
+
+    Args:
+        part: The predictions, with logits.
+        scaler: The fitted scaler.
+        threshold: The probability above which a sigmoid predicts its class; None if the predicted
+            classes stay.
+    """
+    if part.several_labels:
+        logits = scaler.transform(part.logits[:, 0])[:, None]
+    else:
+        logits = scaler.transform(part.logits)
+    predicted = part.predicted
+    if logits.shape[1] == 1:
+        if threshold is not None:
+            predicted = (logits[:, 0].sigmoid() > threshold).long()
+    elif not scaler.keeps_argmax:
+        predicted = logits.argmax(dim=1)
+    return replace(part, logits=logits, probs=None, predicted=predicted)
+
+
+def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Return ``NLL from 0.3000 to 0.3100`` for each metric that is worse as printed, or nothing."""
     worse = []
     for name in before:
         key = f'{PREFIX}{name}'
-        old, new = (number_text(figures[name], key) for figures in (before, after))
-        more, less = (after, before) if better_rule(key) == 'less' else (before, after)
-        if old != new and more[name] > less[name]:
-            worse.append(f'{name} from {old} to {new}')
+        text_before = number_text(before[name], key)
+        text_after = number_text(after[name], key)
+        if better_rule(key) == 'less':
+            is_worse = after[name] > before[name]
+        else:
+            is_worse = after[name] < before[name]
+        if is_worse and text_before != text_after:
+            worse.append(f'{name} from {text_before} to {text_after}')
     return ', '.join(worse)
 
 
-def predicted_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the classes that logits ``(M, K)`` predict, shaped as labels."""
-    return (logits > 0).long() if labels.ndim == 2 else with_other_class(logits).argmax(dim=1)
+def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:
+    """Return an empty stream that keeps bins and sums of each image."""
+    return StreamingMetrics(
+        DEFAULT_METRICS, num_bins=num_bins, interval=COVERAGE, per_label=False, gather=gather
+    )
 
 
-def predicted_by(
-    scaler: LogitScaler, scaled: Tensor, predicted: Tensor, threshold: float | None
-) -> Tensor:
-    """Return the classes that scaled logits ``(M, K)`` predict, where `predicted` were."""
-    if scaled.shape[1] == 1 or predicted.ndim == 2:
-        above = lambda: (scaled.sigmoid() > threshold).long().view_as(predicted)  # noqa: E731
-        return predicted if threshold is None else above()
-    # Two scaled logits may be rounded to one number.
-    return predicted if scaler.keeps_argmax else scaled.argmax(dim=1)
-
-
-def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Outcomes:
-    """Return what metrics count of logits ``(M, K)``, of which labels below 0 have no prediction.
-
-    A binary one is read as metrics read it, from the probability of class 1, whose rounding they
-    know; of several labels, each is such a one.
-    """
-    if labels.ndim == 2:
-        logits, predicted, labels = logits.reshape(-1, 1), predicted.flatten(), labels.flatten()
-    predictions = ImagePredictions(predicted, logits=logits, labels=labels)
-    return compute_outcomes(predictions, required={'brier'})
-
-
-def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
-    """Return the standard errors of metrics over groups, by a bootstrap.
-
-    AECE, whose bins are not fixed, has none.
-    """
-    weights = torch.cat([*bootstrap_weights(len(tables[0]), num_bootstrap=NUM_BOOTSTRAP, seed=0)])
-    draws = resampled_metrics(DEFAULT_METRICS, *tables, weights)
-    return {name: values.std().item() for name, values in draws.items()}
+def _standard_errors(stream: StreamingMetrics, group_of_image: Tensor | None) -> dict[str, float]:
+    """Return the standard errors of metrics over groups, by a bootstrap; none of one group."""
+    if group_of_image is None:
+        bins, sums = stream.image_tables()
+    else:
+        bins, sums = stream.group_tables(group_of_image)
+    draws: dict[str, list[Tensor]] = {}
+    if len(bins) > 1:
+        for weights in bootstrap_weights(len(bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
+            for name, values in resampled_metrics(DEFAULT_METRICS, bins, sums, weights).items():
+                draws.setdefault(name, []).append(values)
+    return {name: torch.cat(values).std().item() for name, values in draws.items()}

@@ -1,14 +1,12 @@
-"""From drawn predictions to a scaling, chosen and cross-fitted: what every calibration does."""
+"""From drawn predictions to a scaling: chosen, fitted and cross-fitted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
 
-import torch
 from torch import Tensor
 
 from mmcalib.calibration.choose import (
@@ -17,211 +15,135 @@ from mmcalib.calibration.choose import (
     choose_method,
     helps_few_groups,
     methods_for,
+    scaler_for,
 )
-from mmcalib.calibration.draw import DrawnPredictions
-from mmcalib.calibration.effect import predicted_of
-from mmcalib.calibration.folds import fit_folds, folds_of_groups
+from mmcalib.calibration.draw import Draw
+from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
+from mmcalib.calibration.groups import Groups
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
-from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.per_label import Scaler
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.posthoc.temperature_search import INFORMATIVE
-from mmcalib.texts import unlabelled_sentence
 
-Scaler = LogitScaler | ScalerPerLabel
-
-NO_INFORMATION = 'the logits carry no information about the labels'
-SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
-# So many predictions of one class as another are hardly so by chance.
-CLEAR_COUNT = 5
-# Predictions times logits, or times their square of a matrix: 30 s a fit at most on one core.
+# Predictions times logits, or times their square for a matrix: at most 30 s a fit on one core.
 CHEAP = 1e8
 
 
 @dataclass
-class FittedScaling:
-    """A scaling, and what measures it.
+class Fit:
+    """A fitted scaling, and the scalings that score predictions that it has seen.
 
     Attributes:
-        scaler: Fitted to all; None if the choice fell on no scaling.
-        scalers: What scores predictions: the one fitted to all, or of each fold, without it.
-        fold_of: ``(n,)`` int64, the fold of each group; None if there is one scaler.
+        scaler: The scaling fitted to all predictions; None if the choice fell on no scaling.
+        scalers: The scaling fitted without each fold; or the one fitted to all.
+        fold_of_group: The fold of each group, ``(G,)`` int64; None without folds.
         candidates: What was compared, see :func:`~mmcalib.calibration.choose.choose_method`.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
-            the part of it that is due to the draw; of other methods nothing.
-        information: See :func:`~mmcalib.posthoc.temperature_search.information`; None of several
-            labels.
+            the part of it that is due to the draw; empty for other methods.
     """
 
     scaler: Scaler | None
     scalers: list[Scaler]
-    fold_of: Tensor | None = None
+    fold_of_group: Tensor | None = None
     candidates: list[dict] = field(default_factory=list)
     errors: dict[str, float] = field(default_factory=dict)
-    information: float | None = None
+
+    @property
+    def num_folds(self) -> int:
+        """The number of folds; 0 without a cross-fit."""
+        return 0 if self.fold_of_group is None else len(self.scalers)
 
 
 def fit_scaling(
-    drawn: DrawnPredictions,
+    draw: Draw,
+    groups: Groups,
     scaler: Scaler | None,
     *,
     pixels: bool,
     cross_fit: bool | str = True,
     seed: int = 0,
-    smoke: bool = False,
-) -> FittedScaling:
-    """Fit a scaling to predictions of images, or of groups that are independent.
+) -> Fit:
+    """Fit a scaling to predictions of independent groups.
 
     Args:
-        drawn: The predictions.
-        scaler: Not fitted; None to choose a method by its cross-validated likelihood.
-        pixels: Whether they are pixels.
-        cross_fit: Whether to fit one without each fold too, so that each image is scored by a
-            scaling that missed it; 'if cheap' where this takes no longer than about a minute, and
-            there are folds whose others determine a scaling.
-        seed: Of the folds.
-        smoke: Whether the run only shows that all works, for which logits need no information.
+        draw: The predictions.
+        groups: Their groups.
+        scaler: A method with its options, not fitted; None to choose a method by its
+            cross-validated likelihood.
+        pixels: Whether the predictions are pixels.
+        cross_fit: Whether to fit a scaling without each fold too, so that each image is scored by
+            a scaling that has not seen it; 'if cheap' where this takes no longer than about a
+            minute, and each fold leaves data that determine a scaling.
+        seed: The seed of the folds.
 
     Raises:
-        ValueError: For data that determine no scaling, see :func:`check_determined`.
+        UserError: If the data, or those without a fold, determine no scaling.
     """
-    information = drawn.information if drawn.labels.ndim == 1 else None
-    check_determined(drawn, None if smoke else information, pixels=pixels)
-    groups = int(drawn.images.max()) + 1
-    fold_of = None
-    if groups > 1 or cross_fit is True or scaler is None:
-        fold_of = folds_of_groups(groups, seed=seed)
+    fold_of_group = None
+    if groups.count > 1 or cross_fit is True or scaler is None:
+        fold_of_group = assign_folds(groups.count, seed=seed)
     candidates: list[dict] = []
     if scaler is None:
-        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
-        chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
-        if groups < LEAST_GROUPS:
-            chosen = choose_temperature(drawn)
-        if chosen == NONE:
-            same = SCALERS['temperature'].from_parameters({'temperature': 1.0})
-            return FittedScaling(None, [same], candidates=candidates, information=information)
-        scaler = SCALERS[chosen]()
-    fitted = drawn.fit(deepcopy(scaler))
-    scalers = [fitted]
+        method, candidates = _chosen_method(draw, groups, fold_of_group, pixels=pixels)
+        if method == NONE:
+            unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
+            return Fit(scaler=None, scalers=[unchanged], candidates=candidates)
+        scaler = scaler_for(method, draw)
+    fitted = fit_scaler(deepcopy(scaler), draw, groups.index)
+    scalers = None
     if cross_fit is True:
-        scalers = fit_folds(scaler, drawn, fold_of)
-    elif cross_fit and fold_of is not None and is_cheap(scaler, drawn):
-        with suppress(UserError):  # Few groups may have a class in one of them alone.
-            scalers = fit_folds(scaler, drawn, fold_of)
-    if len(scalers) == 1:
-        fold_of = None
-    errors = standard_errors(fitted, drawn)
-    return FittedScaling(fitted, scalers, fold_of, candidates, errors, information)
+        scalers = fit_folds(scaler, draw, groups.index, fold_of_group)
+    elif cross_fit and fold_of_group is not None and is_cheap(scaler, draw):
+        with suppress(UserError):  # A class may be in few groups, all of one fold.
+            scalers = fit_folds(scaler, draw, groups.index, fold_of_group)
+    if scalers is None:
+        scalers = [fitted]
+        fold_of_group = None
+    return Fit(
+        scaler=fitted,
+        scalers=scalers,
+        fold_of_group=fold_of_group,
+        candidates=candidates,
+        errors=temperature_errors(fitted, draw, groups.index),
+    )
 
 
-def choose_temperature(drawn: DrawnPredictions) -> str:
-    """Return ``'temperature'`` if it is chosen by fewer than ten groups, else ``'none'``."""
-    temperature = TemperatureScaler()
-    drawn.fit(temperature)
-    error = standard_errors(temperature, drawn).get('standard_error', float('inf'))
-    return 'temperature' if helps_few_groups(temperature.temperature_, error) else NONE
+def _chosen_method(
+    draw: Draw, groups: Groups, fold_of_group: Tensor, *, pixels: bool
+) -> tuple[str, list[dict]]:
+    """Return the name of the chosen method, and the candidates."""
+    num_logits = 1 if draw.rows.several_labels else draw.logits.shape[1]
+    methods = methods_for(num_logits, num_groups=groups.count, pixels=pixels)
+    method, candidates = choose_method(draw, groups.index, fold_of_group, methods, pixels=pixels)
+    if groups.count >= LEAST_GROUPS or draw.rows.several_labels:
+        return method, candidates
+    scaler = fit_scaler(TemperatureScaler(), draw, groups.index)
+    error = temperature_errors(scaler, draw, groups.index).get('standard_error', float('inf'))
+    if helps_few_groups(scaler.temperature_, error):
+        return 'temperature', candidates
+    return NONE, candidates
 
 
-def is_cheap(scaler: Scaler, drawn: DrawnPredictions) -> bool:
-    """Return whether a scaling is fitted in seconds, of whatever processor, as all ranks ask."""
-    count, num_logits = drawn.logits.shape
+def is_cheap(scaler: Scaler, draw: Draw) -> bool:
+    """Return whether a scaling is fitted in seconds.
+
+    It asks for sizes and not for times, since all processes have to agree.
+    """
+    num_predictions, num_logits = draw.logits.shape
     axes = max(scaler.learned.values()) if isinstance(scaler, LogitScaler) else 0
-    return count * num_logits ** min(max(axes, 1), 2) <= CHEAP
+    return num_predictions * num_logits ** min(max(axes, 1), 2) <= CHEAP
 
 
-def check_determined(drawn: DrawnPredictions, information: float | None, *, pixels: bool) -> None:
-    """Refuse predictions that determine no temperature, so that none is written that means nothing.
-
-    Args:
-        drawn: The predictions.
-        information: See :func:`~mmcalib.posthoc.temperature_search.information`; None if it does
-            not matter.
-        pixels: Whether they are pixels.
-
-    Raises:
-        ValueError: If all labels are of one class, no prediction is wrong, the logits say less
-            about the labels than equal ones, or classes are exchanged.
-    """
-    valid = drawn.labels >= 0
-    labels = drawn.labels[valid]
-    if not (labels != labels[0]).any():
-        remedy = 'calibrate on data of several classes'
-        if pixels:
-            remedy += '; if masks have 0 and 255, which is left out, write 1 in its place'
-        raise UserError(f'all labels are {int(labels[0])}: {remedy}')
-    predicted = predicted_of(drawn.logits, drawn.labels)[valid]
-    wrong = predicted != labels
-    if not wrong.any():
-        raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
-    if information is not None and information <= 0:
-        accuracy = 100 * (1 - wrong.double().mean().item())
-        raise UserError(
-            f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
-            f'{SAME_ORDER}'
-        )
-    if information is not None:
-        exchanged = exchanged_classes(predicted, labels)
-        if exchanged:
-            shown = ', '.join(f'{true} as {other}' for true, other in exchanged.items())
-            raise UserError(
-                f'most labels of these classes are predicted as another: {shown}: {SAME_ORDER}'
-            )
-
-
-def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
-    """Return the classes that are predicted as one another in a circle, as two that are exchanged.
-
-    Each is predicted as the next one more than half of the time. A model does not learn that, but
-    labels in another order show it.
-
-    Args:
-        predicted: ``(M,)`` predicted classes.
-        labels: ``(M,)`` true classes.
-    """
-    size = int(max(predicted.max(), labels.max())) + 1
-    counts = torch.bincount(labels * size + predicted, minlength=size * size).view(size, size)
-    most, likeliest = counts.max(dim=1)
-    is_clear = (2 * most > counts.sum(dim=1)) & (most >= CLEAR_COUNT)
-    following = {k: int(likeliest[k]) for k in is_clear.nonzero()[:, 0].tolist()}
-    exchanged = {}
-    for start in following:
-        place = following[start]
-        path = [start]
-        while place in following and place not in path:
-            path.append(place)
-            place = following[place]
-        if place == start and len(path) > 1:
-            exchanged[start] = following[start]
-    return exchanged
-
-
-def data_sentences(
-    information: float | None, unlabelled: Sequence[object], accuracy: float
-) -> Iterator[str]:
-    """Yield what speaks against the data of a calibration.
-
-    Args:
-        information: See :attr:`FittedScaling.information`.
-        unlabelled: Names or numbers of the classes without a label.
-        accuracy: Of the predictions, in percent.
-    """
-    if information is not None and information < INFORMATIVE:
-        yield (
-            f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
-            f'temperature means nothing: {SAME_ORDER}'
-        )
-    if unlabelled:
-        yield unlabelled_sentence(unlabelled)
-
-
-def standard_errors(scaler: Scaler, drawn: DrawnPredictions) -> dict[str, float]:
+def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[str, float]:
     """Return the standard error of a temperature, and the part of it that is due to the draw."""
     if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
         return {}
-    error = scaler.standard_error(drawn.logits, drawn.labels, drawn.images)
-    if isnan(error):  # at its bound, or of one group
+    standard_error = scaler.standard_error(draw.logits, draw.labels, group_index)
+    if isnan(standard_error):  # The temperature is at its bound, or there is one group.
         return {}
-    of_draw = scaler.standard_error(drawn.logits, drawn.labels)
-    left_out = 1 - len(drawn.labels) / drawn.population
-    return {'standard_error': error, 'sampling_error': of_draw * left_out**0.5}
+    independent_error = scaler.standard_error(draw.logits, draw.labels)
+    share_not_drawn = 1 - len(draw) / draw.population
+    return {
+        'standard_error': standard_error,
+        'sampling_error': independent_error * share_not_drawn**0.5,
+    }

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from mmcalib.errors import UserError
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.kept_batches import KeptBatch, some_values
 
-# By how much what a calibrated model predicts may differ, relative to the largest if above 1.
+# Predictions of a calibrated model may differ by this much, relative to the largest if above 1.
 TOLERANCE = 1e-4
-# Runs a model on a batch, and returns the logits (K, *) of its images.
+# A function that runs a model on a batch, and returns the logits (K, *) of its images.
 Run = Callable[[nn.Module, Any], list[Tensor]]
+# A function that returns a list of the values of all processes.
+Gather = Callable[[Any], list]
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 # Logits of kept batches that are remembered: 80 MB. Beyond, the model runs again.
@@ -39,8 +41,9 @@ class Placement:
     Attributes:
         layers: The names of the layers that absorb it; none if it is attached.
         tensors: Their new weights by the keys of the state dict, float64 on the CPU.
-        reason: Why it is attached; None if it is folded.
-        difference: The largest difference of a probability from the scaled one.
+        reason: The reason why it is attached; None if it is folded.
+        difference: The largest difference of a probability of the calibrated model from the scaled
+            one, on the kept batches.
     """
 
     layers: list[str] = field(default_factory=list)
@@ -50,14 +53,14 @@ class Placement:
 
 
 class OriginalLogits:
-    """The logits of a model on batches that were kept, which it must predict as in the pass.
+    """The logits of a model on kept batches, which it must predict again as in the pass.
 
     Those of the first batches are remembered, as long as they are few.
 
     Args:
         model: The model as it was given.
-        batches: Batches of the pass.
-        run: See :data:`Run`.
+        batches: A few batches of the pass.
+        run: A function that returns the logits of a model on a batch, see :data:`Run`.
     """
 
     def __init__(self, model: nn.Module, batches: Iterable[KeptBatch], run: Run) -> None:
@@ -67,11 +70,11 @@ class OriginalLogits:
         self._remembered: dict[KeptBatch, list[Tensor]] = {}
         self._num_free = NUM_REMEMBERED
 
-    def of(self, kept: KeptBatch) -> list[Tensor]:
+    def on(self, kept: KeptBatch) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch.
 
         Raises:
-            ValueError: If they are not those of the pass.
+            UserError: If they are not those of the pass.
         """
         if kept in self._remembered:
             return self._remembered[kept]
@@ -84,9 +87,9 @@ class OriginalLogits:
         return logits
 
     def check(self) -> None:
-        """Raise a ValueError if the model predicts otherwise than in the pass: a wrong number."""
+        """Raise a UserError if the model predicts otherwise than in the pass: a wrong number."""
         for kept in self.batches:
-            self.of(kept)
+            self.on(kept)
 
     def _check_same(self, kept: KeptBatch, logits: Sequence[Tensor]) -> None:
         if kept.values is None:
@@ -105,7 +108,7 @@ class OriginalLogits:
 
 def place(
     model: nn.Module,
-    scaler: LogitScaler,
+    scaler: Scaler,
     batches: Iterable[KeptBatch],
     run: Run,
     *,
@@ -118,12 +121,12 @@ def place(
     Args:
         model: The model to scale.
         scaler: A fitted scaler.
-        batches: Batches of the pass that the scaler was fitted to.
-        run: See :data:`Run`.
+        batches: A few batches of the pass that the scaler was fitted to.
+        run: A function that returns the logits of a model on a batch, see :data:`Run`.
         sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
-        ValueError: If the model predicts otherwise than in the pass; as :func:`layers_for`.
+        UserError: If the model predicts otherwise than in the pass; as :func:`layers_for`.
     """
     original = OriginalLogits(model, batches, run)
     original.check()
@@ -138,7 +141,7 @@ def place(
 
     try:
         difference = prove(original, run_folded, scaler)
-    except UserError as error:  # of half precision, or a cap on the logits
+    except UserError as error:  # The weights are in half precision, or the logits are capped.
         dtype = model.get_parameter(next(iter(tensors))).dtype
         if torch.finfo(dtype).bits < 32:
             reason = f'{dtype} rounds the scaled weights of {layers[0]} by too much'
@@ -147,8 +150,47 @@ def place(
     return Placement(layers, tensors, None, difference)
 
 
+def place_on_all_processes(compute: Callable[[], Placement], gather: Gather) -> Placement:
+    """Return the one placement that all processes can take.
+
+    Args:
+        compute: A function that returns the placement by the batches of this process.
+        gather: A function that returns a list of the values of all processes.
+
+    Raises:
+        UserError: On all processes if it is raised on one.
+    """
+    placements = compute_on_all_processes(compute, gather)
+    for placement in placements:
+        if placement.reason is not None:
+            return placement
+    layers = sorted({name for placement in placements for name in placement.layers})
+    if len(layers) > len(placements[0].layers):
+        return Placement(reason=f'{" and ".join(layers)} each predict some of the images')
+    return placements[0]
+
+
+def compute_on_all_processes(compute: Callable[[], Any], gather: Gather) -> list:
+    """Return what each process computes.
+
+    An error of one process is raised on all: hours are lost where the others wait for it.
+    """
+    result = None
+    problem = None
+    try:
+        result = compute()
+    except UserError as error:
+        problem = str(error)
+    results = []
+    for other_result, other_problem in gather((result, problem)):
+        if other_problem is not None:
+            raise UserError(other_problem)
+        results.append(other_result)
+    return results
+
+
 def layers_for(
-    original: OriginalLogits, scaler: LogitScaler, *, sigmoids: bool = False
+    original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False
 ) -> tuple[list[str], str | None]:
     """Return the layers that can absorb a scaling, or none and why, as found by running the model.
 
@@ -158,16 +200,16 @@ def layers_for(
         sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
-        ValueError: If the method is not for such a head, or logits are NaN or infinite.
+        UserError: If the method is not for such a head, or logits are NaN or infinite.
     """
     if not scaler.affine:
-        scaler.check_head(original.of(original.batches[0])[0][None])
+        scaler.check_head(original.on(original.batches[0])[0][None])
         return [], f'{scaler.method} scaling is not one that layers absorb'
     try:
-        options = dict(per_class=scaler.per_class, sigmoids=sigmoids)
-        return find_predicting_layers(original, **options), None
+        layers = find_predicting_layers(original, per_class=scaler.per_class, sigmoids=sigmoids)
     except NotFoldableError as error:
         return [], str(error)
+    return layers, None
 
 
 def find_predicting_layers(
@@ -187,41 +229,44 @@ def find_predicting_layers(
     Raises:
         NotFoldableError: If there is none that scales the logits of all batches.
     """
-    model, first = original.model, original.batches[0]
+    model = original.model
     ran: list[nn.Module] = []
     with register_module_forward_hook(lambda module, *_: ran.append(module)):
-        logits = original.run(model, first.batch)[0]
-    last = {module: place for place, module in enumerate(ran)}
+        logits = original.run(model, original.batches[0].batch)[0]
+    last_call = {module: call for call, module in enumerate(ran)}
     parameters = dict(model.named_parameters())
-    layers: list[tuple[int, str]] = []
-    computed: list[str] = []
+    candidates: list[tuple[int, str]] = []
+    with_computed_weight: list[str] = []
     for name, layer in model.named_modules():
-        if layer not in last or not isinstance(layer, LINEAR):
+        if layer not in last_call or not isinstance(layer, LINEAR):
             continue
         if num_outputs(layer) != len(logits) or cannot_scale(layer, per_class, sigmoids):
             continue
         if parameter_keys(name, layer) <= parameters.keys():
-            layers.append((last[layer], name))
+            candidates.append((last_call[layer], name))
         else:
-            computed.append(name)
-    candidates = [name for _, name in sorted(layers, reverse=True)]
-    in_head = [name for name in candidates if 'head' in name.split('.')[0] or 'classif' in name]
-    # Shifted too, if classes are to be: two layers that are added would shift twice.
-    shift = torch.arange(len(logits), device=logits.device) / 10
-    if not per_class:
-        shift = torch.zeros_like(shift)
+            with_computed_weight.append(name)
+    names = [name for _, name in sorted(candidates, reverse=True)]
+    names_in_head = [name for name in names if 'head' in name.split('.')[0] or 'classif' in name]
+    # Classes that are to be shifted are shifted in the trial: two layers that are added would
+    # shift twice.
+    shift = torch.zeros(len(logits), device=logits.device)
+    if per_class:
+        shift = torch.arange(len(logits), device=logits.device) / 10
 
-    def halves_logits(names: Sequence[str]) -> bool:
+    def halves_logits(layers: Sequence[str]) -> bool:
         """Return whether halving layers halves the logits of all batches."""
-        keys = set().union(*(parameter_keys(name, model.get_submodule(name)) for name in names))
-        changed = {}
+        keys: set[str] = set()
+        for name in layers:
+            keys |= parameter_keys(name, model.get_submodule(name))
+        halved = {}
         for key in keys:
-            changed[key] = parameters[key] / 2
+            halved[key] = parameters[key] / 2
             if key.rpartition('.')[2] == 'bias':
-                changed[key] = changed[key] + shift.to(changed[key].device)
+                halved[key] = halved[key] + shift.to(halved[key].device)
         for kept in original.batches:
-            halves = [values / 2 for values in original.of(kept)]
-            with swapped_parameters(model, changed):
+            halves = [values / 2 for values in original.on(kept)]
+            with swapped_parameters(model, halved):
                 actual = original.run(model, kept.batch)
             expected = [comparable(values, shift, sigmoids) for values in halves]
             actual = [comparable(values, 0.0, sigmoids) for values in actual]
@@ -229,23 +274,26 @@ def find_predicting_layers(
                 return False
         return True
 
-    for names in [[name] for name in candidates] + [in_head] * (len(in_head) > 1):
-        if halves_logits(names):
-            return names
+    trials = [[name] for name in names]
+    if len(names_in_head) > 1:
+        trials.append(names_in_head)
+    for layers in trials:
+        if halves_logits(layers):
+            return layers
     kind = 'linear layer with a bias' if per_class else 'linear layer'
-    why = ''
-    if candidates:
-        why = f': halving {", ".join(candidates)} does not halve the logits of each batch'
+    reason = ''
+    if names:
+        reason = f': halving {", ".join(names)} does not halve the logits of each batch'
         dtype = next(model.parameters()).dtype
         if dtype != torch.float32:
-            why += f' in {dtype}'
-    elif computed:
-        why = (
-            f': the weight of {", ".join(computed)} is shared, or computed from others, as '
-            'weight_norm and prune do'
+            reason += f' in {dtype}'
+    elif with_computed_weight:
+        reason = (
+            f': the weight of {", ".join(with_computed_weight)} is shared, or computed from '
+            'others, as weight_norm and prune do'
         )
     raise NotFoldableError(
-        f'{type(model).__name__} has no {kind} that a scaling can be folded into{why}'
+        f'{type(model).__name__} has no {kind} that a scaling can be folded into{reason}'
     )
 
 
@@ -280,23 +328,23 @@ def parameter_keys(name: str, layer: nn.Module) -> set[str]:
 def prove(
     original: OriginalLogits,
     run_calibrated: Callable[[Any], list[Tensor]],
-    scaler: LogitScaler,
-    then: str = '',
+    scaler: Scaler,
+    ending: str = '',
 ) -> float:
     """Return how far the probabilities of a calibrated model are from those of the scaled logits.
 
     Args:
         original: The model as it was, with batches to run both on.
-        run_calibrated: Returns the logits ``(K, *)`` of the calibrated one for a batch.
+        run_calibrated: A function that returns the logits of the calibrated one for a batch.
         scaler: A fitted scaler.
-        then: The end of an error.
+        ending: The end of the text of an error.
 
     Raises:
-        ValueError: If it is not near.
+        UserError: If it is not near.
     """
     difference = 0.0
     for kept in original.batches:
-        expected = [scaler.predict_proba(logits[None])[0] for logits in original.of(kept)]
+        expected = [scaler.predict_proba(logits[None])[0] for logits in original.on(kept)]
         calibrated = run_calibrated(kept.batch)
         actual = [scaler.probabilities(logits[None])[0] for logits in calibrated]
         difference = max(difference, largest_difference(expected, actual))
@@ -304,25 +352,25 @@ def prove(
         raise UserError(
             f'the predictions of the calibrated model differ from the scaled ones by '
             f'{difference:.1e}: the head changes them after its last layer, or they are too large '
-            f'for single precision{then}'
+            f'for single precision{ending}'
         )
     return difference
 
 
-def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
+def fold_layers(model: nn.Module, names: Sequence[str], scaler: Scaler) -> dict[str, Tensor]:
     """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict."""
     folded = {}
     for name in names:
         layer = model.get_submodule(name)
         weight = layer.weight.detach().cpu()
         bias = None if layer.bias is None else layer.bias.detach().cpu()
-        if isinstance(layer, TRANSPOSED):  # whose first axis is that of the inputs
+        if isinstance(layer, TRANSPOSED):  # Its first axis is that of the inputs.
             weight, bias = scaler.fold(weight.transpose(0, 1), bias)
             weight = weight.transpose(0, 1)
         else:
             weight, bias = scaler.fold(weight, bias)
         # A model may itself be the layer, whose name is empty.
-        folded[f'{name}.weight'.lstrip('.')] = weight.contiguous()  # as safetensors wants it
+        folded[f'{name}.weight'.lstrip('.')] = weight.contiguous()  # Safetensors needs it.
         if bias is not None:
             folded[f'{name}.bias'.lstrip('.')] = bias
     return folded
@@ -330,23 +378,25 @@ def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> 
 
 @contextmanager
 def swapped_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Run a model with other values of some parameters, and then its own again."""
+    """Give some parameters of a model other values for a while."""
     parameters = dict(model.named_parameters())
-    kept = {key: parameters[key].data for key in tensors}
+    original = {key: parameters[key].data for key in tensors}
     try:
         for key, value in tensors.items():
-            parameters[key].data = value.to(kept[key])
+            parameters[key].data = value.to(original[key])
         yield
     finally:
-        for key, value in kept.items():
+        for key, value in original.items():
             parameters[key].data = value
 
 
-def largest_difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
+def largest_difference(expected: Iterable[Tensor], actual: Iterable[Tensor]) -> float:
     """Return the largest difference, relative to the largest expected value if that is above 1."""
     largest = 0.0
-    for a, b in zip(expected, found, strict=True):
-        if not b.isfinite().all():
+    for expected_values, actual_values in zip(expected, actual, strict=True):
+        if not actual_values.isfinite().all():
             return float('inf')
-        largest = max(largest, ((a - b).abs().max() / a.abs().max().clamp(min=1)).item())
+        difference = (expected_values - actual_values).abs().max()
+        scale = expected_values.abs().max().clamp(min=1)
+        largest = max(largest, (difference / scale).item())
     return largest

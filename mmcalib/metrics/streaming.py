@@ -181,6 +181,30 @@ class StreamingMetrics:
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
         if any(is_waiting for is_waiting, _ in ranks):
             return self._compute_by_label(groups)
+        units, whole = self._sums()
+        values = self._values(units, whole)
+        if self.interval is None:
+            return values[self.metrics] if isinstance(self.metrics, str) else values
+        image_tables = self.image_tables(groups)
+        return values | self.protocol.intervals(
+            self.names, units, image_tables, coverage=self.interval
+        )
+
+    def compute_without_intervals(self) -> dict[str, float]:
+        """Return the metrics of all predictions by name, of all ranks, which all have to call it.
+
+        Several labels are counted together: only for a stream without `per_label`.
+        """
+        return self._values(*self._sums())
+
+    def _values(self, units: Sequence[Counts], whole: Counts) -> dict[str, float]:
+        """Return the metrics by name."""
+        if not whole.count:
+            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=3)
+        return {name: self.protocol.value(name, units, whole) for name in self.names}
+
+    def _sums(self) -> tuple[list[Counts], Counts]:
+        """Return the sums of each unit of the protocol over all ranks, and the sum of all units."""
         sums_by_rank = self.gather(self._tally.sums())
         if len(sums_by_rank) > 1 and self.protocol.images_per_unit not in (None, 1):
             raise UserError(
@@ -189,15 +213,7 @@ class StreamingMetrics:
             )
         units = self._units(sums_by_rank)
         whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
-        if not whole.count:
-            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=2)
-        values = {name: self.protocol.value(name, units, whole) for name in self.names}
-        if self.interval is None:
-            return values[self.metrics] if isinstance(self.metrics, str) else values
-        image_tables = self.image_tables(groups)
-        return values | self.protocol.intervals(
-            self.names, units, image_tables, coverage=self.interval
-        )
+        return units, whole
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
@@ -213,20 +229,34 @@ class StreamingMetrics:
 
         A stream without an `interval` has none. All ranks have to call it.
         """
-        parts = []
-        for tables_of_rank in self.gather(self._image_tables):
-            parts += tables_of_rank
-        if not parts:
-            return torch.zeros(0, 3, self.num_bins, device='cpu'), torch.zeros(0, 2, device='cpu')
-        images, bins, sums = (torch.cat(column) for column in zip(*parts, strict=True))
-        if groups is None:
-            _, index = images.unique(return_inverse=True)
+        images, bins, sums = self._gathered_tables()
+        if groups is None or not len(images):
+            index = images.unique(return_inverse=True)[1]
         else:
             index = group_numbers(groups, int(images.max()) + 1)[images]
-        num_groups = int(index.max()) + 1
-        group_bins = bins.new_zeros(num_groups, *bins.shape[1:]).index_add_(0, index, bins)
-        group_sums = sums.new_zeros(num_groups, 2).index_add_(0, index, sums)
-        return group_bins, group_sums
+        return sum_by_index(index, bins), sum_by_index(index, sums)
+
+    def group_tables(self, group_of_image: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same for groups by number.
+
+        Args:
+            group_of_image: The group of each image by its index, ``(n,)`` int64 from 0 on.
+        """
+        images, bins, sums = self._gathered_tables()
+        index = group_of_image[images]
+        return sum_by_index(index, bins), sum_by_index(index, sums)
+
+    def _gathered_tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return image indices ``(U,)``, bins ``(U, 3, B)`` and sums ``(U, 2)`` of all ranks."""
+        images = [torch.zeros(0, dtype=torch.int64, device='cpu')]
+        bins = [torch.zeros(0, 3, self.num_bins, dtype=torch.float64, device='cpu')]
+        sums = [torch.zeros(0, 2, dtype=torch.float64, device='cpu')]
+        for share in self.gather(self._image_tables):
+            for image_index, image_bins, image_sums in share:
+                images.append(image_index)
+                bins.append(image_bins)
+                sums.append(image_sums)
+        return torch.cat(images), torch.cat(bins), torch.cat(sums)
 
     def _compute_by_label(self, groups: Sequence[Hashable] | None) -> Values:
         """Return each metric of each of L labels ``(L,)``, and its mean ``…_macro``."""
@@ -267,6 +297,12 @@ def tables_by_image(
     index = image_index.repeat_interleave(predictions_per_row)[valid.flatten()]
     bins, sums = tables_by_group(outcomes, index, len(images), num_bins)
     return images, bins, sums
+
+
+def sum_by_index(index: Tensor, values: Tensor) -> Tensor:
+    """Return the sums ``(G, *)`` of values ``(U, *)`` that have the same index, from 0 on."""
+    size = int(index.max()) + 1 if len(index) else 0
+    return values.new_zeros(size, *values.shape[1:]).index_add_(0, index, values)
 
 
 def mean_without_nan(values: np.ndarray) -> float:

@@ -10,8 +10,8 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
 from mmcalib.openmmlab.heads import has_several_labels, head_of, returns_scores
-from mmcalib.openmmlab.sample_writing import logits_in, put_logits
-from mmcalib.openmmlab.samples import as_binary_map
+from mmcalib.openmmlab.sample_writing import log_odds, logits_in, put_logits
+from mmcalib.tensors import at_least_single
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.attached import AttachedScaling
@@ -58,46 +58,50 @@ def is_calibrated(model: nn.Module) -> bool:
 
 class _CalibratedPredictions:
     def predict(self, *args: Any, **kwargs: Any) -> list[BaseDataElement]:
+        """Return the data samples of a batch with calibrated scores."""
         samples = super().predict(*args, **kwargs)
         for sample in samples:
             calibrate_sample(self, sample, self.calibration)
         return samples
 
 
-def evaluated_sample(model: nn.Module, sample: BaseDataElement) -> dict:
-    """Return a data sample as metrics read it: one of several labels as a binary map of them."""
-    content = sample.to_dict()
-    return as_binary_map(content) if has_several_labels(model) else content
-
-
-def logits_behind(model: nn.Module, sample: BaseDataElement, *, calibrated: bool = False) -> Tensor:
-    """Return the logits that a data sample's scores stand for.
+def logits_behind(
+    model: nn.Module, sample: BaseDataElement, *, is_calibrated_sample: bool = False
+) -> Tensor:
+    """Return the logits that the scores of a data sample stand for.
 
     Args:
         model: The model.
-        sample: As it predicted it.
-        calibrated: Whether an attached calibration has replaced the scores, which makes logits of
-            the scores of masks.
+        sample: The data sample that it has predicted.
+        is_calibrated_sample: Whether an attached scaling has replaced the scores. It makes logits
+            of the scores of a head that classifies masks.
 
     Returns:
-        ``(K,)`` of a classifier, ``(1, 1, K)`` of one with several labels, ``(K, H, W)`` of a
-        segmentor; see :func:`~mmcalib.openmmlab.sample_writing.logits_in`.
+        ``(K,)`` of a classifier, before a softmax or before sigmoids; ``(K, H, W)`` of a segmentor.
+        See :func:`~mmcalib.openmmlab.sample_writing.logits_in`.
     """
-    of_scores = returns_scores(model) and not calibrated
-    return logits_in(evaluated_sample(model, sample), of_scores=of_scores)
+    if has_several_labels(model):
+        return log_odds(at_least_single(sample.pred_score))
+    return logits_in(sample, of_scores=returns_scores(model) and not is_calibrated_sample)
 
 
 def calibrate_sample(
     model: nn.Module,
     sample: BaseDataElement,
-    scaling: AttachedScaling,
+    scaling: nn.Module,
     logits: Tensor | None = None,
 ) -> None:
     """Replace the scores of a data sample that a model has predicted by calibrated ones.
 
-    Its `logits`, where known, may have digits that the scores have lost.
+    Args:
+        model: The model.
+        sample: The data sample.
+        scaling: The attached scaling.
+        logits: The logits behind the scores, if they are known with digits that the scores have
+            lost.
     """
-    logits = logits_behind(model, sample) if logits is None else logits
+    if logits is None:
+        logits = logits_behind(model, sample)
     logits = scaling(logits[None])[0]
     if has_several_labels(model):  # by the head's own threshold, or its number of labels
         head_of(model)._get_predictions(logits.reshape(1, -1), [sample])

@@ -1,151 +1,232 @@
-"""The logits behind what a toolbox's model predicts, of a batch, or of all images of a split."""
+"""A split of a toolbox's Runner as the source of a calibration."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from mmengine.dist import all_gather_object
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from mmcalib.calibration.draw import LogitRows
+from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.calibrated_model import evaluated_sample, logits_behind
-from mmcalib.openmmlab.heads import head_of, returns_scores
-from mmcalib.openmmlab.samples import read_field, read_logits, sample_name
+from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
+from mmcalib.openmmlab.ensembles import MeanProbabilityModel
+from mmcalib.openmmlab.heads import has_several_labels, head_of, returns_scores
+from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples, sample_name, with_logits
+from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.kept_batches import KeptBatches
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.kept_batches import KeptBatch, KeptBatches
 from mmcalib.predictions.progress import progress
 from mmcalib.predictions.ranks import dataset_index
 
 
 @dataclass
-class ImageLogits:
-    """One evaluated image.
+class PredictedBatch:
+    """The evaluated images of a batch.
 
     Attributes:
-        predicted: Its data sample.
-        sample: The same as metrics read it.
-        logits: ``(K, *)``, behind it.
-        name: What errors call it.
+        samples: Their data samples.
+        logits: The logits behind their scores: ``(K,)`` of a classifier, ``(K, H, W)`` of a
+            segmentor.
     """
 
-    predicted: BaseDataElement
-    sample: dict
-    logits: Tensor
-    name: str
+    samples: list[BaseDataElement]
+    logits: list[Tensor]
+
+
+class RunnerSource:
+    """Held-out images of a split, of which each process reads its share.
+
+    Logits are those before a sigmoid, which a layer would scale, until :meth:`use_placement` says
+    that the scaling is attached: it then sees the log-odds of the scores, whose sigmoid has lost
+    the digits of logits above 17.
+
+    Args:
+        model: The model of either toolbox, which the threshold and the ignored label are taken of.
+        loader: The loader of the split, whose sampler does not shuffle.
+    """
+
+    in_order = True
+
+    def __init__(self, model: nn.Module, loader: DataLoader) -> None:
+        member = model.module if isinstance(model, MeanProbabilityModel) else model
+        head = head_of(member)
+        self.loader = loader
+        self.threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
+        self.several_labels = has_several_labels(model)
+        ignore_index = getattr(head, 'ignore_index', None)
+        self.ignore_index = IGNORE_INDEX if ignore_index is None else ignore_index
+        self.from_scores = False
+        self.gather = all_gather_object
+        self.kept = KeptBatches()
+
+    def expected_placement(self, model: nn.Module, scaler: LogitScaler) -> Placement:
+        """Return where a scaling will probably go, found on the first batch, before a long pass.
+
+        Args:
+            model: The model.
+            scaler: The method with its options, fitted or not; of several labels, that of each.
+
+        Raises:
+            UserError: If the method is not for such a head.
+        """
+        if self.several_labels:
+            scaler = ScalerPerLabel(scaler)
+        first = KeptBatch(next(iter(self.loader)))
+        original = OriginalLogits(model, [first], self.run)
+        layers, reason = layers_for(original, scaler, sigmoids=self.several_labels)
+        return Placement(layers=layers, reason=reason)
+
+    def use_placement(self, placement: Placement) -> None:
+        """Read the logits from now on where the calibrated model will have them."""
+        self.from_scores = placement.reason is not None
+
+    def read(self, model: nn.Module, text: str) -> Iterator[ImagePredictions]:
+        """Yield the predictions of each map, or of the classified images of each batch.
+
+        Images that only fill up the share of a process are left out.
+
+        Raises:
+            UserError: For what :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
+        """
+        num_images = 0
+        with predictor(model, from_scores=self.from_scores) as predict, self.kept.watching():
+            for batch in progress(self.loader, text):
+                predicted = predict(batch)
+                self.kept.add(batch, predicted.logits)
+                for part in self._predictions(model, predicted, num_images):
+                    indices = [dataset_index(num_images + row) for row in range(len(part))]
+                    num_images += len(part)
+                    images = torch.tensor(indices, device='cpu')
+                    yield part.with_images(images).select(images < len(self.loader.dataset))
+
+    def _predictions(
+        self, model: nn.Module, predicted: PredictedBatch, num_images: int
+    ) -> list[ImagePredictions]:
+        """Return the predictions of a batch with the logits behind them."""
+        names = []
+        for index, sample in enumerate(predicted.samples):
+            names.append(sample_name(sample, num_images + index))
+        parts = read_samples(
+            [sample.to_dict() for sample in predicted.samples],
+            names,
+            ignore_index=self.ignore_index,
+            several_labels=self.several_labels,
+        )
+        if not parts[0].are_maps:
+            logits = torch.stack(predicted.logits)
+            return [with_logits(parts[0], logits[:, None] if self.several_labels else logits)]
+        scores_are_logits = not returns_scores(model) or is_calibrated(model)
+        maps = []
+        for part, logits in zip(parts, predicted.logits, strict=True):
+            if not scores_are_logits:
+                # Metrics read the softmax of the scores, to which no scaling could be fitted.
+                part = replace(part, probs=part.class_probabilities())
+            maps.append(with_logits(part, logits[None]))
+        return maps
+
+    def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
+        """Return the logits ``(K, *)`` of the images of a batch, the same each time."""
+        return read_logits(model, batch, from_scores=self.from_scores)
+
+    def image_seeds(self, part: ImagePredictions) -> list[int]:
+        """Return the index of each image, so that batches and processes do not matter."""
+        return part.images.tolist()
+
+    def image_numbers(self, rows: ImagePredictions) -> None:
+        """Return None: images are in the order of the data."""
 
 
 @contextmanager
 def predictor(
-    model: nn.Module, *, of_samples: bool = False
-) -> Iterator[Callable[[Any], list[ImageLogits]]]:
-    """Give a function from a batch to the images' predictions, with the logits behind them.
+    model: nn.Module, *, from_scores: bool = False
+) -> Iterator[Callable[[Any], PredictedBatch]]:
+    """Give a function from a batch to the evaluated images, with the logits behind their scores.
 
-    They are read from the data samples (:func:`~mmcalib.openmmlab.calibrated_model.logits_behind`),
-    up to what a softmax ignores. A head that draws at random, as SegNeXt's does, draws the same
-    whenever a batch is predicted: so two predictions of a batch differ in nothing but the weights.
+    A head that draws at random, as SegNeXt's does, draws the same whenever a batch is predicted: so
+    two predictions of a batch differ in nothing but the weights.
 
     Args:
-        model: mmpretrain's or mmseg's, or one with the same methods.
-        of_samples: Whether a binary segmentor's are of its samples too, whose sigmoid has lost the
-            digits of logits above 17. By default they are those before the sigmoid, which a layer
-            would scale.
+        model: A model of either toolbox, or one with the same methods.
+        from_scores: Whether logits before a sigmoid are read from the scores too; by default they
+            are those that the head has computed. Others always are from the scores, which tell
+            them up to what a softmax ignores.
 
     Raises:
-        ValueError: If the model has no head.
+        UserError: If the model has no head.
     """
     if getattr(model, 'head', model) is None:
         raise UserError(f'{type(model).__name__} has no head, so it predicts no classes')
-    exact: list[Tensor] = []
-    watched = getattr(head_of(model), 'out_channels', None) == 1 and not of_samples
-    calibrated = hasattr(model, 'calibration')
-    count = itertools.count()
+    head = head_of(model)
+    before_sigmoid: list[Tensor] = []
+    has_sigmoid = has_several_labels(model) or getattr(head, 'out_channels', None) == 1
+    is_watched = has_sigmoid and not from_scores
+    has_calibration = is_calibrated(model)
 
-    def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
-        original = type(model).postprocess_result
-        # A second channel makes them logits of a softmax, which are left as they are.
-        pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
-        exact.extend(s.seg_logits.data[1:] for s in original(model, pair, data_samples))
-        return original(model, seg_logits, data_samples)
-
-    def image_of(sample: BaseDataElement) -> ImageLogits:
-        logits = exact.pop(0) if watched else logits_behind(model, sample, calibrated=calibrated)
-        read = evaluated_sample(model, sample)
-        return ImageLogits(sample, read, logits, sample_name(sample, next(count)))
-
-    def predict(batch: Any) -> list[ImageLogits]:
+    def predict(batch: Any) -> PredictedBatch:
         device = next(model.parameters()).device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == 'cuda' else []):
             torch.manual_seed(0)
-            return [image_of(sample) for sample in model.val_step(batch)]
+            samples = model.val_step(batch)
+        if is_watched:
+            logits = before_sigmoid.copy()
+            before_sigmoid.clear()
+        else:
+            logits = []
+            for sample in samples:
+                logits.append(logits_behind(model, sample, is_calibrated_sample=has_calibration))
+        return PredictedBatch(samples, logits)
 
     training = model.training
     model.eval()
-    if watched:
-        model.postprocess_result = postprocess
+    if is_watched and has_several_labels(model):
+        head._get_predictions = _watch_labels(head, before_sigmoid)
+    elif is_watched:
+        model.postprocess_result = _watch_maps(model, before_sigmoid)
     try:
         with full_precision():
             yield predict
     finally:
         model.train(training)
         vars(model).pop('postprocess_result', None)
+        if head is not None:
+            vars(head).pop('_get_predictions', None)
 
 
-def image_logits(model: nn.Module, batch: Any, *, of_samples: bool = False) -> list[Tensor]:
+def read_logits(model: nn.Module, batch: Any, *, from_scores: bool = False) -> list[Tensor]:
     """Return the logits ``(K, *)`` of the images of a batch, see :func:`predictor`."""
-    with predictor(model, of_samples=of_samples) as predict:
-        return [image.logits for image in predict(batch)]
+    with predictor(model, from_scores=from_scores) as predict:
+        return predict(batch).logits
 
 
-def predictions(
-    model: nn.Module,
-    loader: Iterable,
-    text: str,
-    *,
-    of_samples: bool = False,
-    ignore_index: int = 255,
-    kept: KeptBatches | None = None,
-) -> Iterator[LogitRows]:
-    """Yield the valid predictions of each image of a split that this process predicts.
+def _watch_maps(model: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
+    """Return a ``postprocess_result`` of a binary segmentor that notes the logits of each map."""
+    original = type(model).postprocess_result
 
-    Those beyond the data set, which only fill up the share of a process, are left out.
+    def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
+        # A second channel makes them logits of a softmax, which are left as they are.
+        pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
+        for sample in original(model, pair, data_samples):
+            before_sigmoid.append(sample.seg_logits.data[1:])
+        return original(model, seg_logits, data_samples)
 
-    Args:
-        model: See :func:`predictor`.
-        loader: Batches of the split, in a fixed order.
-        text: What the progress bar says.
-        of_samples: See :func:`predictor`.
-        ignore_index: Label of the pixels to leave out.
-        kept: Keeps a few of the batches.
+    return postprocess
 
-    Raises:
-        ValueError: For what :func:`~mmcalib.openmmlab.samples.read_logits` refuses.
-    """
-    scores = returns_scores(model) and not hasattr(model, 'calibration')
 
-    def predict_all(predict: Callable[[Any], list[ImageLogits]]) -> Iterator[ImageLogits]:
-        for batch in progress(loader, text):
-            images = predict(batch)
-            if kept is not None:
-                kept.add(batch, [image.logits for image in images])
-            yield from images
+def _watch_labels(head: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
+    """Return a ``_get_predictions`` of a head for several labels that notes their logits."""
+    original = type(head)._get_predictions
 
-    with ExitStack() as contexts:
-        predict = contexts.enter_context(predictor(model, of_samples=of_samples))
-        if kept is not None:
-            contexts.enter_context(kept.watching())
-        images = predict_all(predict)
-        for number, image in enumerate(images):
-            if (place := dataset_index(number)) < len(loader.dataset):
-                options = dict(ignore_index=ignore_index, name=image.name)
-                logits, labels, predicted = read_logits(image.sample, image.logits, **options)
-                places, shown = torch.full((len(labels),), place, device='cpu'), None
-                if scores:  # of which metrics read the softmax
-                    seg_logits = read_field(image.sample, 'seg_logits')
-                    shown = read_logits(image.sample, seg_logits, **options)[0]
-                yield LogitRows(logits, labels, places, predicted, shown)
+    def get_predictions(cls_score: Tensor, data_samples: list | None) -> list:
+        before_sigmoid.extend(cls_score)
+        return original(head, cls_score, data_samples)
+
+    return get_predictions

@@ -163,6 +163,10 @@ class ScalerPerLabel:
         write_scaler(path, content)
 
 
+# What scales the logits of a head, of one label or of several.
+Scaler = LogitScaler | ScalerPerLabel
+
+
 def shared_sentence(labels: Sequence[int]) -> str:
     """Return a sentence on the labels that take the scaling of all labels together, and why."""
     names = ', '.join(map(str, labels[:MOST_NAMES]))

@@ -80,6 +80,11 @@ class ImagePredictions:
         """The ``(N, *)`` mask of the predictions that count."""
         return self.labels >= 0
 
+    @property
+    def has_valid(self) -> Tensor:
+        """The ``(N,)`` mask of the entries that have a prediction that counts."""
+        return self.valid if self.valid.ndim == 1 else self.valid.flatten(1).any(dim=1)
+
     def select(self, kept: Tensor | slice) -> ImagePredictions:
         """Return some of the N entries.
 
@@ -127,25 +132,29 @@ class ImagePredictions:
 
         Of L labels, an image is kept if any of its labels is valid.
         """
-        if self.several_labels:
-            return self.select(self.valid.any(dim=1))
+        valid = self.valid.flatten() if self.are_maps else self.has_valid
+        return self.rows_at(valid.nonzero()[:, 0])
+
+    def rows_at(self, index: Tensor) -> ImagePredictions:
+        """Return some predictions as rows ``(M, K)``; of L labels, those of some images.
+
+        Args:
+            index: ``(M,)`` int64 indices of entries; of maps, of their pixels in all of them.
+        """
         if not self.are_maps:
-            return self.select(self.valid)
-        valid = self.valid.flatten()
+            return self.select(index)
+        index = index.to(self.predicted.device)
         rows = {}
         for name in ('probs', 'logits'):
             values = getattr(self, name)
             if values is not None:
-                rows[name] = values.movedim(1, -1).flatten(0, -2)[valid]
+                rows[name] = class_columns(values).index_select(1, index).T
         if self.images is not None:
-            pixels_per_image = self.labels[0].numel()
-            rows['images'] = self.images.repeat_interleave(pixels_per_image)[valid.cpu()]
-        return replace(
-            self,
-            predicted=self.predicted.flatten()[valid],
-            labels=self.labels.flatten()[valid],
-            **rows,
-        )
+            pixels_per_image = self.predicted[0].numel()
+            rows['images'] = self.images[index.cpu() // pixels_per_image]
+        if self.labels is not None:
+            rows['labels'] = self.labels.flatten()[index]
+        return replace(self, predicted=self.predicted.flatten()[index], **rows)
 
     def with_images(self, images: Tensor) -> ImagePredictions:
         """Return the same predictions with other indices of their images in the data."""

@@ -85,7 +85,7 @@ def test_the_copy_predicts_the_scaled_probabilities(kind, method):
     if method == 'temperature':
         error = found.scaler.standard_error(rows, labels.flatten(), images)
         assert found.standard_error == pytest.approx(error, rel=1e-4)
-        assert f' ± {error:.2g}, fitted' in str(found)
+        assert f' ± {error:.2g} (standard error over 240 images), fitted' in str(found)
 
 
 def test_the_figures_are_those_of_a_loop():
@@ -223,7 +223,9 @@ def test_auto_chooses():
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')
     assert [c['method'] for c in found.candidates][:2] == ['none', 'temperature']
     assert found.scaler.method == 'temperature' and found.folded_into == ['fc']
-    worse = replace(found, after={**found.after, 'NLL': 9.0, 'accuracy': 10.0})
+    effect = found.effects['fitted']
+    effect = replace(effect, after={**found.after, 'NLL': 9.0, 'accuracy': 10.0})
+    worse = replace(found, effects={'fitted': effect})
     assert 'Worse' not in str(found) and re.search(r'Worse.* NLL .* 9.*accuracy .* 10', str(worse))
     net.fc.weight.data /= 3
     net.fc.bias.data /= 3
@@ -301,7 +303,7 @@ def test_calibrate_labels_at_random_says_no_information():
         except ValueError as error:
             said.append(str(error))
     assert all('no information' in text and 'same order' in text for text in said)
-    assert any('Scaling by' in text for text in said)
+    assert any('Temperature ' in text for text in said)
     for groups in (None, np.arange(300) // 100):
         found = mmcalib.calibrate(net, loader_of(inputs, labels), groups=groups)
         assert 'no information' not in str(found)
@@ -336,7 +338,6 @@ REFUSED = {
     'a method for two classes': (dict(method='platt'), 'takes logits of two classes'),
     'few groups': (dict(groups=range(3)), 'group of each of 60 images, got 3'),
     'one group': (dict(groups=[0] * 60), 'are of one group'),
-    'auto of several labels': (dict(method='auto', sigmoids=True), 'name a method'),
     'one-hot labels': (dict(labels=lambda y: nn.functional.one_hot(y, 4)), r'labels\.argmax\(1\)'),
 }  # fmt: skip
 

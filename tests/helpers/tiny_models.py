@@ -7,8 +7,8 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmcalib.calibration.draw import draw
-from mmcalib.openmmlab.runner_source import predictions
+from mmcalib.calibration import draw
+from mmcalib.openmmlab.runner_source import RunnerSource
 
 
 @MODELS.register_module(force=True)
@@ -57,9 +57,11 @@ class List(list):
         return [sample for batch in self for sample in batch['data_samples']]
 
 
-def draw_predictions(model, loader, *, of_samples=False, **options):
-    """Predictions drawn from a loader with the logits behind them."""
-    return draw(predictions(model, loader, 'Reading', of_samples=of_samples), **options)
+def draw_predictions(model, loader, *, from_scores=False, **options):
+    """Return predictions drawn from a loader with the logits behind them."""
+    source = RunnerSource(model, loader)
+    source.from_scores = from_scores
+    return draw.draw_predictions(source.read(model, 'Reading'), source, **options)
 
 
 def classifier(head, form='vector', seed=0):

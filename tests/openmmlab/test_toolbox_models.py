@@ -17,15 +17,16 @@ from tiny_models import (
 )
 from torch import nn
 
-from mmcalib.calibration.draw import LogitRows, draw
-from mmcalib.calibration.effect import before_and_after
+from mmcalib.calibration import draw
+from mmcalib.calibration.effect import measure_effect
+from mmcalib.calibration.folds import fit_scaler
 from mmcalib.calibration.place import fold_layers, largest_difference
 from mmcalib.openmmlab.calibrated_model import attach
-from mmcalib.openmmlab.heads import head_of
-from mmcalib.openmmlab.runner_source import predictions, predictor
+from mmcalib.openmmlab.runner_source import RunnerSource, predictor
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import scaling_module
-from mmcalib.tasks.calibrate.apply import layers_for
+from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 
 @MODELS.register_module(force=True)
@@ -145,22 +146,21 @@ PAIRS = [
 ]
 
 
-def measured(model, loader, scaler, **how):
-    head = head_of(model)
-    threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
-    result = before_and_after(predictions(model, loader, '', **how), [scaler], threshold=threshold)
-    assert result['after']['NLL'] < result['before']['NLL']
-    return result
+def effect_on(model, loader, scaler, source):
+    batches = source.read(model, '')
+    effect = measure_effect(batches, [scaler], threshold=source.threshold)
+    assert effect.after['NLL'] < effect.before['NLL']
+    return effect
 
 
-def class_of(image):
-    found = image.sample.get('pred_label', image.sample.get('pred_sem_seg'))
-    return found['data'] if isinstance(found, dict) else found
+def predicted_classes(sample):
+    values = sample.get('pred_label', sample.get('pred_sem_seg'))
+    return values if torch.is_tensor(values) else values.data
 
 
-def judged(image):
-    truth = image.sample.get('gt_sem_seg')
-    return ... if truth is None else truth['data'] != 255
+def valid_pixels(sample):
+    mask = sample.get('gt_sem_seg')
+    return ... if mask is None else mask.data != 255
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
@@ -171,40 +171,48 @@ def test_a_calibrated_model_predicts_what_the_scaler_says(name, method):
     scaler, (model, loader) = SCALERS[method](), make(**options)
     model.train()
     before = copy.deepcopy(model.state_dict())
-    layers, why = layers_for(model, scaler, loader[0])
-    assert layers == expected[-1 if scaler.per_class else 0] * scaler.affine
-    assert layers or not scaler.affine or 'no linear layer' in why
-    how = dict(of_samples=not layers)
-    drawn = draw_predictions(model, loader, **how)
-    drawn.fit(scaler)
+    source = RunnerSource(model, loader)
+    placement = source.expected_placement(model, scaler)
+    expected_layers = expected[-1 if scaler.per_class else 0] if scaler.affine else []
+    assert placement.layers == expected_layers
+    assert placement.layers or not scaler.affine or 'no linear layer' in placement.reason
+    source.use_placement(placement)
+    from_scores = source.from_scores
+    drawn = draw_predictions(model, loader, from_scores=from_scores)
+    fit_scaler(scaler, drawn, drawn.rows.images)
     calibrated = copy.deepcopy(model)
-    if layers:
-        folded = fold_layers(model, layers, scaler)
-        assert {key.rsplit('.', 1)[0] for key in folded} == set(layers)
+    if placement.layers:
+        folded = fold_layers(model, placement.layers, scaler)
+        assert {key.rsplit('.', 1)[0] for key in folded} == set(placement.layers)
         calibrated.load_state_dict(folded, strict=False)
     else:
         calibrated = copy.deepcopy(attach(calibrated, scaling_module(scaler)))
         assert isinstance(calibrated, type(model))
     both = []
-    for each in (model, calibrated):
-        with predictor(each, **how) as predict:
-            both.append([copy.deepcopy(image) for batch in loader for image in predict(batch)])
-    pairs = list(zip(*both, strict=True))
-    for one, other in pairs:
-        found = scaler.probabilities(other.logits[None])
-        expected = scaler.predict_proba(one.logits[None]).to(found)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for one in (model, calibrated):
+        images = []
+        with predictor(one, from_scores=from_scores) as predict:
+            for batch in loader:
+                predicted = copy.deepcopy(predict(batch))
+                images += zip(predicted.samples, predicted.logits, strict=True)
+        both.append(images)
+    changed = 0
+    for (sample, logits), (scaled_sample, scaled_logits) in zip(*both, strict=True):
+        actual = scaler.probabilities(scaled_logits[None])
+        expected = scaler.predict_proba(logits[None]).to(actual)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        classes, scaled_classes = predicted_classes(sample), predicted_classes(scaled_sample)
         if name == 'binary':
-            assert torch.equal(class_of(other).bool(), found[0, 1:] > 0.3)
+            assert torch.equal(scaled_classes.bool(), actual[0, 1:] > 0.3)
         elif scaler.keeps_argmax:
-            assert torch.equal(class_of(one), class_of(other))
+            assert torch.equal(classes, scaled_classes)
         if name == 'mask classifier':
-            scores = one.sample['seg_logits']['data']
-            torch.testing.assert_close(one.logits.softmax(0), scores / scores.sum(0))
-    result = measured(model, loader, scaler, **how)
-    assert result['num_predictions'] == drawn.population
-    changed = sum(int((class_of(a) != class_of(b))[judged(a)].sum()) for a, b in pairs)
-    assert result['changed'] == changed
+            scores = sample.seg_logits.data
+            torch.testing.assert_close(logits.softmax(0), scores / scores.sum(0))
+        changed += int((classes != scaled_classes)[valid_pixels(sample)].sum())
+    effect = effect_on(model, loader, scaler, source)
+    assert effect.num_predictions == drawn.population
+    assert effect.changed == changed
     if method == 'temperature':  # of a threshold that is not 0.5, it moves probabilities towards it
         assert (changed > 0) == (name == 'binary')
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
@@ -225,34 +233,51 @@ def test_the_model_itself_stays():
 
 @pytest.mark.parametrize('with_scores', [True, False])
 @pytest.mark.parametrize('method', ['temperature', 'platt', 'isotonic'])
-def test_several_labels_for_an_image(method, with_scores):
+def test_several_labels_each_have_a_scaling(method, with_scores):
     """Or none; of each image the second is not to be judged, where there are scores of labels."""
     init_default_scope('mmpretrain')
-    model, loader = of_images('MultiLabelLinearClsHead', thr=0.4)
+    model = classifier(dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8, thr=0.4))
+    loader = images(n=80)
+    with torch.no_grad():
+        logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
     generator = torch.Generator().manual_seed(3)
-    for sample in loader.dataset:
-        score = torch.randint(2, (5,), generator=generator).float()
+    probs = (logits / 4).sigmoid()
+    truth = (torch.rand(probs.shape, generator=generator) < probs).long()
+    for sample, score in zip(loader.dataset, truth, strict=True):
         sample.set_gt_label(score.nonzero()[:, 0])
         if with_scores:
             score[1] = -1
-            sample.set_gt_score(score)
-    scaler = SCALERS[method]()
-    assert layers_for(model, scaler, loader[0]) == ([], 'each class has a separate sigmoid')
-    drawn = draw_predictions(model, loader, of_samples=True)
+            sample.set_gt_score(score.float())
+    scaler = ScalerPerLabel(SCALERS[method]())
+    source = RunnerSource(model, loader)
+    placement = source.expected_placement(model, SCALERS[method]())
+    assert placement.layers == (['head.fc'] if scaler.affine else [])
+    source.use_placement(placement)
+    drawn = draw_predictions(model, loader, from_scores=source.from_scores)
+    torch.testing.assert_close(drawn.logits, logits, rtol=1e-4, atol=1e-4)
+    assert torch.equal(drawn.labels, truth)
+    fit_scaler(scaler, drawn, drawn.rows.images)
     # By hand, one class after the other.
-    with torch.no_grad():
-        logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
-    kept = [k for k in range(5) if not (with_scores and k == 1)]
-    truth = [[int(k in s.gt_label.tolist()) for k in kept] for s in loader.dataset]
-    assert drawn.labels.tolist() == [y for row in truth for y in row]
-    torch.testing.assert_close(drawn.logits[:, 0], logits[:, kept].flatten(), rtol=1e-4, atol=1e-4)
-    result = measured(model, loader, drawn.fit(scaler), of_samples=True)
-    assert result['num_predictions'] == len(drawn.labels)
-    calibrated = attach(copy.deepcopy(model), scaling_module(scaler))
+    expected = []
+    for label, (z, y) in enumerate(zip(logits.T, truth.T, strict=True)):
+        if with_scores and label == 1:
+            rows = logits[:, [0, 2, 3, 4]].reshape(-1, 1), truth[:, [0, 2, 3, 4]].flatten()
+        else:
+            rows = z[:, None], y
+        one = SCALERS[method]().fit(*rows)
+        expected.append(one.predict_proba(z[:, None])[:, 1])
+    expected = torch.stack(expected, dim=1)
+    effect = effect_on(model, loader, scaler, source)
+    assert effect.num_predictions == int((truth >= 0).sum())
+    calibrated = copy.deepcopy(model)
+    if placement.layers:
+        calibrated.load_state_dict(fold_layers(model, placement.layers, scaler), strict=False)
+    else:
+        attach(calibrated, scaling_module(scaler))
     samples = [sample for batch in loader for sample in calibrated.val_step(batch)]
-    for sample, z in zip(samples, logits, strict=True):
-        expected = scaler.predict_proba(z[:, None])[:, 1]
-        torch.testing.assert_close(sample.pred_score, expected, rtol=1e-3, atol=1e-4)
+    for sample, probs_of_image in zip(samples, expected, strict=True):
+        probs_of_image = probs_of_image.to(sample.pred_score)
+        torch.testing.assert_close(sample.pred_score, probs_of_image, rtol=1e-3, atol=1e-3)
         assert sample.pred_label.tolist() == (sample.pred_score >= 0.4).nonzero()[:, 0].tolist()
 
 
@@ -263,7 +288,7 @@ def test_the_logits_are_those_behind_the_predictions():
         expected = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
     torch.testing.assert_close(drawn.logits, expected.log_softmax(dim=1))
     assert drawn.labels.tolist() == [int(s.gt_label) for s in loader.dataset]
-    assert drawn.images.tolist() == list(range(12)) and drawn.num_images == 12
+    assert drawn.rows.images.tolist() == list(range(12)) and drawn.num_images == 12
 
     model, loader = of_scenes()
     drawn = draw_predictions(model, loader)
@@ -279,14 +304,15 @@ def test_a_binary_segmentors_logits_are_from_before_the_sigmoid():
     model, loader = of_scenes(BINARY)
     with torch.no_grad():  # so large that the sigmoid is exactly 1
         model.decode_head.conv_seg.weight *= 40
-    with predictor(model) as predict, predictor(model, of_samples=True) as predict_samples:
-        (first, _), (rounded, _) = predict(loader[0]), predict_samples(loader[0])
-    probs = first.sample['seg_logits']['data']
-    assert (probs == 1).any() and first.logits.abs().max() > 40 > 18 > rounded.logits.max()
-    assert first.logits.shape == probs.shape == (1, 13, 17)
-    for each in (first, rounded):
-        torch.testing.assert_close(each.logits.sigmoid(), probs)
-    assert torch.equal(first.sample['pred_sem_seg']['data'].bool(), probs > 0.3)
+    with predictor(model) as predict, predictor(model, from_scores=True) as predict_scores:
+        predicted, rounded = predict(loader[0]), predict_scores(loader[0])
+    sample, exact, rounded = predicted.samples[0], predicted.logits[0], rounded.logits[0]
+    probs = sample.seg_logits.data
+    assert (probs == 1).any() and exact.abs().max() > 40 > 18 > rounded.max()
+    assert exact.shape == probs.shape == (1, 13, 17)
+    for logits in (exact, rounded):
+        torch.testing.assert_close(logits.sigmoid(), probs)
+    assert torch.equal(sample.pred_sem_seg.data.bool(), probs > 0.3)
 
 
 def test_what_is_wrong_is_said():
@@ -312,24 +338,39 @@ def test_the_draw(batch_size):
     assert len(one.labels) == 50 < one.population
     other = draw_predictions(model, scenes(batch_size=batch_size), num_samples=50)
     torch.testing.assert_close(one.logits, other.logits, rtol=1e-4, atol=1e-4)
-    assert torch.equal(one.images, other.images)
+    assert torch.equal(one.rows.images, other.rows.images)
     again = draw_predictions(model, loader, num_samples=50, seed=1)
     assert not torch.equal(one.logits, again.logits)
 
 
 def test_every_prediction_is_as_likely():
     """Whatever the sizes of the images, and whatever was drawn of another one."""
-    counts, together, rows = torch.zeros(60), 0, torch.arange(60)
-    parts = [
-        LogitRows(own[:, None].double(), own, torch.full((len(own),), place))
-        for place, own in enumerate(rows.split([10, 20, 30]))
-    ]
+
+    class ByPlace:
+        def gather(self, value):
+            return [value]
+
+        def image_seeds(self, part):
+            return part.images.tolist()
+
+    counts, together = torch.zeros(60), 0
+    maps = []
+    for image, numbers in enumerate(torch.arange(60).split([10, 20, 30])):
+        maps.append(
+            ImagePredictions(
+                predicted=numbers[None],
+                logits=numbers[None, None].double(),
+                labels=numbers[None],
+                images=torch.tensor([image]),
+            )
+        )
     for seed in range(2000):
-        found = draw(parts, num_samples=12, seed=seed)
-        assert len(found.labels) == 12 and found.labels.tolist() == sorted(found.labels.tolist())
-        counts[found.labels] += 1
-        together += {0, 10} <= {*found.labels.tolist()}
+        drawn = draw.draw_predictions(maps, ByPlace(), num_samples=12, seed=seed)
+        numbers = drawn.labels.tolist()
+        assert len(numbers) == 12 and numbers == sorted(numbers)
+        counts[numbers] += 1
+        together += {0, 10} <= {*numbers}
     torch.testing.assert_close(counts / 2000, torch.full((60,), 0.2), atol=0.04, rtol=0)
-    of_image = torch.stack([own.mean() for own in counts.split([10, 20, 30])])
-    torch.testing.assert_close(of_image / 2000, torch.full((3,), 0.2), atol=0.006, rtol=0)
+    by_image = torch.stack([part.mean() for part in counts.split([10, 20, 30])])
+    torch.testing.assert_close(by_image / 2000, torch.full((3,), 0.2), atol=0.006, rtol=0)
     assert together < 2000 * 0.07

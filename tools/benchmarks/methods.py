@@ -17,12 +17,13 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from mmcalib.calibration.choose import MOST_CLASSES, NONE
-from mmcalib.calibration.draw import draw
-from mmcalib.calibration.folds import FOLDS, folds_of_groups
+from mmcalib.calibration.draw import draw_predictions
+from mmcalib.calibration.folds import FOLDS, assign_folds, fit_scaler
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import image_risks, measure
-from mmcalib.openmmlab.runner_source import predictions
+from mmcalib.names import NUM_SAMPLES
+from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.runs.checkpoint import read_checkpoint
@@ -47,10 +48,16 @@ def some_images(fold_of, count, seed):
 
 def cross_fitted(method, drawn, fold_of, kept):
     """Return probabilities ``(M, K)`` by the scaling of each image's fold, and seconds of a fit."""
-    probs, fold, seconds = with_other_class(drawn.logits).softmax(dim=1), fold_of[drawn.images], 0.0
-    for number in range(FOLDS if method != NONE else 0):
+    probs = with_other_class(drawn.logits).softmax(dim=1)
+    images = drawn.rows.images
+    fold = fold_of[images]
+    seconds = 0.0
+    if method == NONE:
+        return probs, seconds
+    for number in range(FOLDS):
         start = time.process_time()
-        scaler = drawn.fit(SCALERS[method](), kept & (fold_of != number))
+        is_fitted = kept[images] & (fold != number)
+        scaler = fit_scaler(SCALERS[method](), drawn, images, is_fitted)
         seconds += (time.process_time() - start) / FOLDS
         probs[fold == number] = scaler.predict_proba(drawn.logits[fold == number])
     return probs, seconds
@@ -72,8 +79,11 @@ def main():
     init_default_scope(cfg.default_scope)
     model = build_model(cfg, [read_checkpoint(args.checkpoint)])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=args.seed)
-    drawn = draw(predictions(model, loader, 'Reading logits'), seed=args.seed)
-    fold_of, size = folds_of_groups(len(loader.dataset), seed=args.seed), drawn.logits.shape[1]
+    source = RunnerSource(model, loader)
+    batches = source.read(model, 'Reading logits')
+    drawn = draw_predictions(batches, source, num_samples=NUM_SAMPLES, seed=args.seed)
+    fold_of = assign_folds(len(loader.dataset), seed=args.seed)
+    size = drawn.logits.shape[1]
     head = 'sigmoid' if size == 1 else 'softmax'
     methods = args.methods or [
         name

@@ -3,19 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from drawn import draw_of_arrays
 from mmengine.registry import DATASETS
 from overconfident import draw_labels
 
 from mmcalib.calibration.choose import NONE, choose_method, methods_for
-from mmcalib.calibration.draw import DrawnPredictions
-from mmcalib.calibration.folds import (
-    fit_folds,
-    folds_of_groups,
-    independent_groups,
-    neighbours_alike,
-)
+from mmcalib.calibration.folds import assign_folds, fit_folds
+from mmcalib.calibration.groups import independent_groups, neighbours_alike
+from mmcalib.commands.calibrate.groups import groups_of_images
 from mmcalib.posthoc import SCALERS
-from mmcalib.tasks.calibrate.groups import groups_of_images
 
 SHIFT = np.array([0.2, 1.5, 0.7, 1.0]), np.array([2.0, -1.0, 0.0, 0.0])
 
@@ -25,16 +21,14 @@ def predictions(change=lambda z: z, *, n=6000, num_classes=4, of_image=1):
     rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(n, num_classes))
     labels = draw_labels(change(logits), rng)
-    images = torch.arange(n) // of_image
-    logits, labels = torch.as_tensor(logits), torch.as_tensor(labels)
-    return DrawnPredictions(logits, labels, images, n, n // of_image)
+    return draw_of_arrays(logits, labels, torch.arange(n) // of_image)
 
 
 def choose(drawn, pixels=False):
     """The method, and of each that was compared what was measured."""
-    fold_of = torch.arange(drawn.num_images) % 5
-    methods = methods_for(drawn.logits.shape[1], groups=drawn.num_images, pixels=pixels)
-    chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
+    folds = torch.arange(drawn.num_images) % 5
+    methods = methods_for(drawn.logits.shape[1], num_groups=drawn.num_images, pixels=pixels)
+    chosen, candidates = choose_method(drawn, drawn.rows.images, folds, methods, pixels=pixels)
     assert [c['method'] for c in candidates] == [NONE, *methods]
     return chosen, {c['method']: c for c in candidates}
 
@@ -63,9 +57,9 @@ def test_what_is_measured_is_that_of_a_loop():
     assert found['temperature']['above_best'] < none['above_best']
     # By hand for none against the best, with the folds refitted.
     best = min((c for c in found.values() if not c['problem']), key=lambda c: c['nll'])['method']
-    folds = fit_folds(SCALERS[best](), drawn, torch.arange(30) % 5)
+    folds = fit_folds(SCALERS[best](), drawn, drawn.rows.images, torch.arange(30) % 5)
     more = []
-    for z, y, image in zip(drawn.logits, drawn.labels, drawn.images, strict=True):
+    for z, y, image in zip(drawn.logits, drawn.labels, drawn.rows.images, strict=True):
         scaled = folds[int(image) % 5].transform(z[None])[0]
         more.append((z.logsumexp(0) - z[y] - scaled.logsumexp(0) + scaled[y]).item())
     mean = sum(more) / len(more)
@@ -115,9 +109,9 @@ def test_which_images_belong_together():
 
 
 def test_folds_are_of_nearly_equal_sizes():
-    sizes = folds_of_groups(42, seed=0).bincount()
+    sizes = assign_folds(42, seed=0).bincount()
     assert len(sizes) == 5 and sizes.max() - sizes.min() <= 1
-    assert folds_of_groups(3, seed=0).sort().values.tolist() == [0, 1, 2]
+    assert assign_folds(3, seed=0).sort().values.tolist() == [0, 1, 2]
 
 
 def frames(content, error, *, pixels=50, seed=0):
@@ -125,8 +119,16 @@ def frames(content, error, *, pixels=50, seed=0):
     rng = np.random.default_rng(seed)
     images = np.arange(len(content)).repeat(pixels)
     truth = content[images] + rng.normal(size=(len(images), content.shape[1]))
-    parts = map(torch.as_tensor, (truth + error[images], draw_labels(truth, rng), images))
-    return DrawnPredictions(*parts, len(images), len(content))
+    return draw_of_arrays(truth + error[images], draw_labels(truth, rng), images)
+
+
+class InOrder:
+    """A source whose images come in the order of the data."""
+
+    in_order = True
+
+    def image_numbers(self, rows):
+        return None
 
 
 def test_frames_of_a_video_are_found_and_runs_of_them_are_the_groups():
@@ -136,9 +138,12 @@ def test_frames_of_a_video_are_found_and_runs_of_them_are_the_groups():
         walks = rng.normal(size=(2, 60, 4)).cumsum(axis=1)
         content, error = (walk / walk.std() for walk in walks)
         video, order = frames(content, error, seed=seed), rng.permutation(60)
-        assert independent_groups(video, images).tolist() == [n // 12 for n in range(60)]
+        groups = independent_groups(video, InOrder(), None)
+        assert groups.of_image.tolist() == [n // 12 for n in range(60)]
+        assert groups.are_runs and groups.count == 5
         shuffled = frames(content[order], error[order], seed=seed)
-        assert independent_groups(shuffled, images) is images
+        groups = independent_groups(shuffled, InOrder(), None)
+        assert groups.of_image.tolist() == images.tolist() and not groups.are_runs
 
 
 def test_images_in_the_order_of_their_classes_are_independent():
@@ -146,8 +151,9 @@ def test_images_in_the_order_of_their_classes_are_independent():
     rng, order = np.random.default_rng(0), np.arange(200) * 4 // 200
     for seed in range(10):
         drawn = frames(rng.normal(size=(200, 4)), 2 * np.eye(4)[order], pixels=1, seed=seed)
-        drawn.labels = torch.as_tensor(order)
-        assert not neighbours_alike(drawn)
+        drawn.labels[:] = torch.as_tensor(order)
+        assert not neighbours_alike(drawn, drawn.rows.images)
         content = rng.normal(size=(200, 4))
         content = content[content.argmax(axis=1).argsort(kind='stable')]
-        assert not neighbours_alike(frames(content, rng.normal(size=(200, 4)), seed=seed))
+        drawn = frames(content, rng.normal(size=(200, 4)), seed=seed)
+        assert not neighbours_alike(drawn, drawn.rows.images)

@@ -8,7 +8,6 @@ are tried, which is the measurement of docs/results/stock_configs.md: tables are
 import copy
 import logging
 import re
-import sys
 from collections import Counter
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -22,16 +21,19 @@ from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
-from tool_parsers import parser_of
 from torch import nn
 
-from mmcalib.cli.arguments import parse_member_arguments
-from mmcalib.openmmlab.heads import head_of
+from mmcalib.calibration.place import place
+from mmcalib.cli import calibrate as cli
+from mmcalib.commands.calibrate.command import prepare
+from mmcalib.commands.calibrate.sinks import CheckpointSink
+from mmcalib.openmmlab.heads import has_several_labels, head_of
+from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import TemperatureScaler
+from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.predictions.kept_batches import KeptBatch
+from mmcalib.runs.checkpoint import checkpoint_from_content
 from mmcalib.runs.config import load_config
-from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
-from mmcalib.tasks.calibrate.calibrate import prepare
 
 FOLDERS = {
     toolbox: Path(find_spec(toolbox).origin).parent / '.mim/configs'
@@ -47,12 +49,12 @@ DIVIDED = {
     'mmpretrain/mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k.py': 'has no val_dataloader',
     'mmpretrain/replknet/replknet-31B_32xb64_in1k.py': 'cannot be read',
 }
-SIGMOIDS, NOT_HALVED = 'each class has a separate sigmoid', 'no linear layer'
+NOT_HALVED = 'no linear layer'
 # Small models of many kinds: the layers that take the temperature up, or why none does.
 PLACED = {
     'mmpretrain/lenet/lenet5_mnist.py': ['backbone.classifier.2'],
     'mmpretrain/mobilenet_v3/mobilenet-v3-small-050_8xb128_in1k.py': ['head.layers.1.fc'],
-    'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': SIGMOIDS,
+    'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': ['head.fc'],
     'mmseg/mobilenet_v3/mobilenet-v3-d8-s_lraspp_4xb4-320k_cityscapes-512x1024.py': [
         'decode_head.conv_seg'
     ],
@@ -77,17 +79,14 @@ def division(name):
     It runs in a folder with ``weights.pth``.
     """
     path = FOLDERS[name.split('/')[0]] / name.split('/', 1)[1]
-    arguments, sys.argv = sys.argv, ['calibrate.py', str(path), 'weights.pth', '--out', 'new.pth']
+    options = cli.parse(cli.build_parser(), [str(path), 'weights.pth', '--out', 'new.pth'])
     try:
-        args = parse_member_arguments(parser_of('tools/calibrate.py'))
         with redirect_stdout(StringIO()):
-            prepare(args)
+            run = prepare(options)
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return str(error).replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
-    finally:
-        sys.argv = arguments
-    return CROSS_FITTED if args.cross_fit else APART
+    return CROSS_FITTED if run.division.cross_fit else APART
 
 
 def short(node):
@@ -140,9 +139,18 @@ def outcome(name):
     content = {'state_dict': copy.deepcopy(model.state_dict()), 'meta': {}}
     batch = smallest_batch(model, toolbox)
     scaler = TemperatureScaler.from_parameters({'temperature': 1.7})
-    layers, reason = layers_for(model, scaler, batch)
-    prove(*applied(content, cfg, model, scaler, layers), model, scaler, [KeptBatch(batch)])
-    return layers, reason
+    source = RunnerSource(model, [batch])
+    source.kept = [KeptBatch(batch)]
+    source.use_placement(source.expected_placement(model, scaler))
+    several_labels = has_several_labels(model)
+    if several_labels:
+        per_label = ScalerPerLabel(scaler)
+        per_label.scalers = [scaler] * head_of(model).num_classes
+        scaler = per_label
+    placement = place(model, scaler, source.kept, source.run, sigmoids=several_labels)
+    sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
+    sink.prove(model, source, scaler, placement)
+    return placement.layers, placement.reason
 
 
 def without_weights(node):

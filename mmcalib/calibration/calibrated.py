@@ -1,0 +1,332 @@
+"""The result of a calibration: a table for people, and a dict for JSON and checkpoints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from mmcalib import __version__
+from mmcalib.calibration.choose import (
+    FEW_GROUPS,
+    INDISTINCT,
+    LEAST_GROUPS,
+    NONE,
+    errors_from_one,
+)
+from mmcalib.calibration.determined import data_warnings
+from mmcalib.calibration.effect import Effect, worse_metrics
+from mmcalib.calibration.folds import FOLDS
+from mmcalib.calibration.place import Placement
+from mmcalib.metrics.names import PREFIX, metric_heading, number_text
+from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel, shared_sentence
+from mmcalib.tables import TextTable
+
+MANY_GROUPS = (
+    'The first within a standard error of the lowest NLL is chosen, for images like these. On '
+    'those of another place or camera class frequencies differ: measure there, or take a '
+    'temperature.'
+)
+
+
+@dataclass
+class Calibrated:
+    """A calibrated model, and what the calibration did; as text, a table.
+
+    Attributes:
+        scaler: The scaling fitted to all predictions; None if the choice fell on no scaling.
+        effects: Metrics before and after: ``'fitted'`` on the images of the fit, and ``'tested'``
+            on those of a test split, if there is one.
+        num_images: The number of images that were read for the fit.
+        num_groups: The number of independent groups that they are of; each image may be one.
+        population: The number of valid predictions of these images.
+        num_fitted: The number of those that the scaling was fitted to.
+        num_folds: The number of folds of the cross-fit; 0 without one.
+        seed: The seed of the draw and of the folds.
+        num_bins: The number of bins of ECE and AECE.
+        groups_are_runs: Whether neighbouring images were alike, so that runs of them are groups.
+        placement: The place of the scaling; None if it is in no single model.
+        fit_errors: The ``standard_error`` of a temperature over groups, and the ``sampling_error``,
+            the part of it that is due to the draw; empty for other methods.
+        candidates: What ``method='auto'`` compared, see
+            :func:`~mmcalib.calibration.choose.choose_method`.
+        information: The number of standard errors by which the NLL falls as 1/T leaves 0; below 2
+            the logits carry no information about the labels. None of several labels.
+        unlabelled: The classes without a label, by number or name.
+        split: The name of the split of the fit; None for a loader.
+        model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
+    """
+
+    scaler: Scaler | None
+    effects: dict[str, Effect]
+    num_images: int
+    num_groups: int
+    population: int
+    num_fitted: int
+    num_folds: int
+    seed: int
+    num_bins: int
+    groups_are_runs: bool = False
+    placement: Placement | None = None
+    fit_errors: dict[str, float] = field(default_factory=dict)
+    candidates: list[dict] = field(default_factory=list)
+    information: float | None = None
+    unlabelled: list = field(default_factory=list)
+    split: str | None = None
+    model: nn.Module | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of the method, ``'none'`` for no scaling."""
+        return NONE if self.scaler is None else self.scaler.method
+
+    @property
+    def before(self) -> dict[str, float]:
+        """Metrics of the model as it was, by name, in percent but for NLL and Brier score."""
+        return self.effects['fitted'].before
+
+    @property
+    def after(self) -> dict[str, float]:
+        """The same after the scaling, cross-fitted if `num_folds` is not 0."""
+        return self.effects['fitted'].after
+
+    @property
+    def errors(self) -> dict[str, dict[str, float]]:
+        """Standard errors of ``'before'`` and ``'after'``, by name, over images or groups."""
+        return self.effects['fitted'].errors
+
+    @property
+    def num_predictions(self) -> int:
+        """The number of predictions that were measured on the images of the fit."""
+        return self.effects['fitted'].num_predictions
+
+    @property
+    def changed(self) -> int:
+        """The number of those whose predicted class is another."""
+        return self.effects['fitted'].changed
+
+    @property
+    def standard_error(self) -> float | None:
+        """The standard error of a temperature, over images or groups; None of other methods."""
+        return self.fit_errors.get('standard_error')
+
+    @property
+    def folded_into(self) -> list[str]:
+        """The names of the layers with other weights; none if the scaling is attached."""
+        return [] if self.placement is None else self.placement.layers
+
+    @property
+    def attached(self) -> str | None:
+        """The reason why the scaling is attached; None if it is folded."""
+        return None if self.placement is None else self.placement.reason
+
+    @property
+    def difference(self) -> float:
+        """The largest difference of a probability of the calibrated model from the scaled one."""
+        return 0.0 if self.placement is None else self.placement.difference
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and texts, as JSON holds them; None in place of NaN."""
+        record: dict[str, Any] = {
+            'method': self.method,
+            'split': self.split,
+            'images': self.num_images,
+            'groups': self.num_groups,
+            'groups_are_runs': self.groups_are_runs,
+            'num_predictions': self.population,
+            'num_fitted': self.num_fitted,
+            'folds': self.num_folds,
+            'seed': self.seed,
+            'num_bins': self.num_bins,
+            'candidates': self.candidates or None,
+            'information': self.information,
+            'unlabelled': self.unlabelled,
+            'fitted': None,
+            'tested': None,
+            'version': __version__,
+        }
+        for name, effect in self.effects.items():
+            record[name] = asdict(effect)
+        if self.scaler is not None:
+            record['options'] = self.scaler.get_params()
+            record['parameters'] = self.scaler.parameters
+            record |= self.fit_errors
+        if self.placement is not None:
+            record['layers'] = self.placement.layers
+            record['attached'] = self.placement.reason
+            record['difference'] = self.placement.difference
+        return without_nan(record)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.candidates:
+            parts.append(self._candidates_table())
+        parts.append(self._metrics_table())
+        parts += self.sentences()
+        return '\n'.join(parts)
+
+    def _metrics_table(self) -> str:
+        """Return the metrics before and after on each split, with their standard errors."""
+        split_names = {'fitted': self.split, 'tested': 'test'}
+        headings = ['', *(metric_heading(PREFIX + name) for name in self.before)]
+        rows = []
+        for name, effect in self.effects.items():
+            row = self._metrics_row('before', effect.before, effect.errors['before'])
+            rows.append([split_names[name] or '', *row])
+            if self.scaler is not None:
+                row = self._metrics_row('after', effect.after, effect.errors['after'])
+                rows.append([split_names[name] or '', *row])
+        headings = ['split', *headings]
+        if self.split is None and len(self.effects) == 1:
+            headings = headings[1:]
+            rows = [row[1:] for row in rows]
+        return TextTable(headings, rows).write('text')
+
+    @staticmethod
+    def _metrics_row(when: str, values: dict[str, float], errors: dict[str, float]) -> list[str]:
+        """Return the cells of a row: when, and each metric with its standard error."""
+        cells = [when]
+        for name, value in values.items():
+            text = number_text(value, PREFIX + name)
+            if name in errors:
+                text += f' ± {number_text(errors[name], PREFIX + name)}'
+            cells.append(text)
+        return cells
+
+    def _candidates_table(self) -> str:
+        """Return the methods that were compared, with the chosen one marked."""
+        quality = 'accuracy' if self.candidates[0]['miou'] is None else 'mIoU'
+        rows = []
+        for candidate in self.candidates:
+            mark = '→' if candidate['method'] == self.method else ''
+            row = [mark, candidate['method']]
+            if candidate['problem']:
+                row += [candidate['problem'], '', '', '']
+            else:
+                row += [
+                    f'{candidate["nll"]:.4f}',
+                    f'{candidate["above_best"]:.4f} ± {candidate["standard_error"]:.4f}',
+                    f'{candidate[quality.lower()]:.2f}',
+                    f'{candidate["seconds"]:.1f}',
+                ]
+            rows.append(row)
+        headings = ['', 'method', 'NLL', 'above the best', quality, 'seconds a fit']
+        table = TextTable(headings, rows, alignment='llrrrr').write('text')
+        return f'Cross-validated over {self._units()}:\n{table}\n'
+
+    def sentences(self) -> list[str]:
+        """Return what was fitted and where it went, and every reason to keep the original."""
+        sentences = [*self._sentences_about_choice()]
+        if self.scaler is not None:
+            sentences += self._sentences_about_fit()
+        sentences += self._sentences_about_data()
+        if self.scaler is not None:
+            sentences += self._signs_of_no_gain()
+        return sentences
+
+    @property
+    def _are_few(self) -> bool:
+        return self.num_groups < LEAST_GROUPS
+
+    def _units(self) -> str:
+        """Return the number and the kind of what is independent, such as ``797 images``."""
+        images = '1 image' if self.num_images == 1 else f'{self.num_images:,} images'
+        if self.num_groups == self.num_images:
+            return images
+        groups = '1 group' if self.num_groups == 1 else f'{self.num_groups:,} groups'
+        return f'{groups} of {images}'
+
+    def _sentences_about_choice(self) -> Iterator[str]:
+        if self.candidates:
+            yield FEW_GROUPS if self._are_few else MANY_GROUPS
+        if self.scaler is None:
+            reason = 'is chosen' if self._are_few else 'improves on none by a standard error'
+            yield f'No scaling {reason}, of {self.population:,} predictions of {self._units()}.'
+
+    def _sentences_about_fit(self) -> Iterator[str]:
+        scaling = f'Scaling by {self.method}'
+        if isinstance(self.scaler, TemperatureScaler):
+            scaling = f'Temperature {self.scaler.temperature_:.4g}'
+        if self.standard_error is not None:
+            scaling += f' ± {self.standard_error:.2g} (standard error over {self._units()}'
+            sampling_error = self.fit_errors['sampling_error']
+            if sampling_error:
+                scaling += f', ± {sampling_error:.2g} of it from the draw'
+            scaling += ')'
+        on_split = '' if self.split is None else f' on {self.split}'
+        yield (
+            f'{scaling}, fitted on {self.num_fitted:,} of {self.population:,} predictions of '
+            f'{self._units()}{on_split}.'
+        )
+        if self.num_folds:
+            yield (
+                'Before and after are cross-fitted: each image is scored by a scaling fitted on '
+                f'the other {self.num_folds - 1} of {self.num_folds} folds.'
+            )
+        else:
+            yield 'Before and after are of images that the scaling was fitted on.'
+        if isinstance(self.scaler, ScalerPerLabel) and self.scaler.shared_labels:
+            yield shared_sentence(self.scaler.shared_labels)
+        for name, effect in self.effects.items():
+            on_split = ' on test' if name == 'tested' else ''
+            yield (
+                f'{effect.changed:,} of {effect.num_predictions:,} predicted classes{on_split} '
+                'change.'
+            )
+        if self.placement is None:
+            return
+        if self.placement.reason is None:
+            layers = ' and '.join(name or 'the model' for name in self.placement.layers)
+            where = f'Folded into {layers}'
+        else:
+            where = f'Attached behind the model, because {self.placement.reason}'
+        yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
+
+    def _sentences_about_data(self) -> Iterator[str]:
+        if self.groups_are_runs:
+            yield (
+                f'Neighbours among the {self.num_images:,} images are alike, as frames of a video '
+                f'are: {FOLDS} runs of them are taken for what is independent. If they are of '
+                'several videos, patients or flights, name these: groups=…, or --groups PATTERN.'
+            )
+        elif self.num_groups == 1:
+            yield 'All images are of one group, so nothing tells how the scaling holds on others.'
+        elif self._are_few:
+            yield (
+                f'{self._units()} are few, and tell of others less than the standard error says: '
+                'calibrate on more.'
+            )
+        yield from data_warnings(self.information, self.unlabelled, self.before['accuracy'])
+
+    def _signs_of_no_gain(self) -> Iterator[str]:
+        if isinstance(self.scaler, TemperatureScaler):
+            temperature = self.scaler.temperature_
+            if temperature == 1:
+                yield 'No gain: a temperature of 1 changes nothing.'
+            elif self.standard_error:
+                distance = errors_from_one(temperature, self.standard_error)
+                if distance <= INDISTINCT:
+                    yield (
+                        'No gain expected: a temperature of 1, which changes nothing, is only '
+                        f'{distance:.1f} standard errors away. The original may be as good.'
+                    )
+        for name, effect in self.effects.items():
+            worse = worse_metrics(effect.before, effect.after)
+            if worse:
+                on_split = ' on test' if name == 'tested' else ''
+                yield f'Worse than before{on_split}: {worse}.'
+
+
+def without_nan(value: Any) -> Any:
+    """Return the same with None for what JSON cannot hold: NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,126 @@
+"""Refusals of predictions that determine no temperature, and warnings of those that hardly do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from mmcalib.calibration.draw import Draw
+from mmcalib.errors import UserError
+from mmcalib.posthoc.logits import with_other_class
+from mmcalib.posthoc.temperature_search import INFORMATIVE, information
+from mmcalib.texts import unlabelled_sentence
+
+NO_INFORMATION = 'the logits carry no information about the labels'
+SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
+# So many predictions of one class as another are hardly so by chance.
+CLEAR_COUNT = 5
+
+
+def logit_information(draw: Draw, group_index: Tensor) -> float | None:
+    """Return how clearly logits tell about the labels; None of several labels.
+
+    See :func:`~mmcalib.posthoc.temperature_search.information`.
+    """
+    if draw.rows.several_labels:
+        return None
+    return information(draw.rows.with_images(group_index))
+
+
+def check_determined(draw: Draw, information: float | None, *, pixels: bool) -> None:
+    """Refuse predictions that determine no temperature: a wrong number would be written.
+
+    Args:
+        draw: The predictions.
+        information: The information of the logits; None if it does not matter.
+        pixels: Whether the predictions are pixels.
+
+    Raises:
+        UserError: If all labels are of one class, no prediction is wrong, the logits say less
+            about the labels than equal ones, or classes are exchanged.
+    """
+    valid = draw.labels >= 0
+    labels = draw.labels[valid]
+    if not (labels != labels[0]).any():
+        remedy = 'calibrate on data of several classes'
+        if pixels:
+            remedy += '; if masks have 0 and 255, which is left out, write 1 in its place'
+        raise UserError(f'all labels are {int(labels[0])}: {remedy}')
+    predicted = classes_by_logits(draw)[valid]
+    wrong = predicted != labels
+    if not wrong.any():
+        raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
+    if information is None:
+        return
+    if information <= 0:
+        accuracy = 100 * (1 - wrong.double().mean().item())
+        raise UserError(
+            f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
+            f'{SAME_ORDER}'
+        )
+    exchanged = exchanged_classes(predicted, labels)
+    if exchanged:
+        shown = ', '.join(f'{true} as {other}' for true, other in exchanged.items())
+        raise UserError(
+            f'most labels of these classes are predicted as another: {shown}: {SAME_ORDER}'
+        )
+
+
+def classes_by_logits(draw: Draw) -> Tensor:
+    """Return the classes that the logits alone predict, shaped as the labels.
+
+    A head may predict others, by its threshold; but a fit sees the logits.
+    """
+    if draw.rows.several_labels:
+        return (draw.logits > 0).long()
+    return with_other_class(draw.logits).argmax(dim=1)
+
+
+def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
+    """Return the classes that are predicted as one another in a circle, as two that are exchanged.
+
+    Each is predicted as the next one more than half of the time. A model does not learn that, but
+    labels in another order show it.
+
+    Args:
+        predicted: ``(M,)`` predicted classes.
+        labels: ``(M,)`` true classes.
+    """
+    num_classes = int(max(predicted.max(), labels.max())) + 1
+    cells = labels * num_classes + predicted
+    counts = torch.bincount(cells, minlength=num_classes**2).view(num_classes, num_classes)
+    most, most_predicted = counts.max(dim=1)
+    is_clear = (2 * most > counts.sum(dim=1)) & (most >= CLEAR_COUNT)
+    clear_labels = is_clear.nonzero()[:, 0].tolist()
+    predicted_as = {label: int(most_predicted[label]) for label in clear_labels}
+    exchanged = {}
+    for start in predicted_as:
+        label = predicted_as[start]
+        path = [start]
+        while label in predicted_as and label not in path:
+            path.append(label)
+            label = predicted_as[label]
+        if label == start and len(path) > 1:
+            exchanged[start] = predicted_as[start]
+    return exchanged
+
+
+def data_warnings(
+    information: float | None, unlabelled: Sequence[object], accuracy: float
+) -> Iterator[str]:
+    """Yield sentences about what speaks against the data of a calibration.
+
+    Args:
+        information: The information of the logits; None of several labels.
+        unlabelled: Names or numbers of the classes without a label.
+        accuracy: The accuracy of the predictions, in percent.
+    """
+    if information is not None and information < INFORMATIVE:
+        yield (
+            f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
+            f'temperature means nothing: {SAME_ORDER}'
+        )
+    if unlabelled:
+        yield unlabelled_sentence(unlabelled)

@@ -1,0 +1,107 @@
+"""A loader for any torch model as the source of a calibration."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmcalib.calibration.place import Placement
+from mmcalib.errors import UserError
+from mmcalib.posthoc.fit_rows import group_sums
+from mmcalib.predictions.groups import check_order
+from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_logits
+from mmcalib.predictions.kept_batches import KeptBatches
+from mmcalib.predictions.loader import read_loader, reader
+from mmcalib.predictions.model_logits import Logits
+from mmcalib.predictions.ranks import keep_own
+
+
+class LoaderSource:
+    """A loader of held-out batches, which may shuffle, and is read once.
+
+    Images are told apart by what the model predicts for them, and not by their order: so a loader
+    that shuffles gives the same draw, folds and metrics as one that does not.
+
+    Args:
+        loader: Batches of inputs and labels, see :mod:`mmcalib.predictions.loader`.
+        logits: A function that takes the logits out of the output of the model; None for the
+            usual places.
+        ignore_index: The label of predictions that are not valid.
+    """
+
+    threshold = 0.5
+
+    def __init__(
+        self, loader: Iterable, *, logits: Logits | None = None, ignore_index: int | None = None
+    ) -> None:
+        self.loader = loader
+        self.logits = logits
+        self.ignore_index = ignore_index
+        self.gather = keep_own
+        self.kept = KeptBatches()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the sampler of the loader reads the images in their order."""
+        try:
+            check_order(self.loader)
+        except UserError:
+            return False
+        return True
+
+    def read(self, model: nn.Module, text: str) -> Iterator[ImagePredictions]:
+        """Yield the predictions of each batch."""
+        num_images = 0
+        batches = read_loader(
+            model,
+            self.loader,
+            text,
+            self.kept,
+            logits=self.logits,
+            ignore_index=self.ignore_index,
+        )
+        # An error would otherwise keep the random state of the model until it is freed.
+        with closing(batches):
+            for logits, labels in batches:
+                yield predictions_from_logits(
+                    logits, labels, ignore_index=self.ignore_index, first_image=num_images
+                )
+                num_images += len(labels)
+
+    def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
+        """Return the logits ``(K, *)`` of the images of a batch."""
+        with reader(model, logits=self.logits, ignore_index=self.ignore_index) as predict:
+            logits, _ = predict(batch)
+        return list(logits)
+
+    def run_calibrated(self, model: nn.Module, batch: Any) -> list[Tensor]:
+        """Return the same of a model behind which a scaling is attached."""
+        # Where a function names the logits, the output of such a model is the logits alone.
+        with reader(model, ignore_index=self.ignore_index) as predict:
+            logits, _ = predict(batch)
+        return list(logits)
+
+    def use_placement(self, placement: Placement) -> None:
+        """Do nothing: the logits are the same wherever the scaling goes."""
+
+    def image_seeds(self, part: ImagePredictions) -> list[int]:
+        """Return a seed for each map that its labels decide."""
+        seeds = []
+        for labels in part.labels:
+            valid_labels = labels[labels >= 0]
+            seeds.append(zlib.crc32(valid_labels.cpu().numpy().tobytes()))
+        return seeds
+
+    def image_numbers(self, rows: ImagePredictions) -> Tensor:
+        """Return which image each row is of, numbered in an order that their content decides."""
+        image_index = rows.images.unique(return_inverse=True)[1]
+        logits = rows.logits[:, 0] if rows.several_labels else rows.logits
+        factors = torch.arange(1, logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
+        labels = rows.labels.double().reshape(len(rows), -1).mean(dim=1)
+        content = group_sums(logits.double() @ factors + labels, image_index)
+        return content.argsort().argsort()[image_index]

@@ -1,0 +1,1 @@
+"""The command ``calibrate``: from a checkpoint and held-out data to a calibrated checkpoint."""

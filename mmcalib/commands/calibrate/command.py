@@ -1,0 +1,332 @@
+"""The command ``calibrate``: the library's calibration, from a Runner to a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmcalib.calibration.calibrate import calibrate_source
+from mmcalib.calibration.calibrated import Calibrated
+from mmcalib.calibration.effect import Effect, measure_effect
+from mmcalib.calibration.place import Placement
+from mmcalib.cli.calibrate import CalibrateOptions
+from mmcalib.cli.processes import is_first_process
+from mmcalib.commands.calibrate.groups import check_places, groups_of_images
+from mmcalib.commands.calibrate.refusals import (
+    HELD_OUT,
+    SAME_DATA,
+    Forced,
+    check_file,
+    check_groups,
+    check_held_out,
+    check_not_calibrated,
+    check_options,
+    is_whole_test,
+    make_scaler,
+)
+from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
+from mmcalib.errors import UserError
+from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.runner_source import RunnerSource
+from mmcalib.openmmlab.same_data import same_data
+from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.runs.checkpoint import Checkpoint, class_names
+from mmcalib.runs.checks import build_data, check_run
+from mmcalib.runs.config import load_config
+from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
+from mmcalib.runs.model import TestedModel, prepare_model, read_networks
+from mmcalib.runs.processes import leave_processes
+from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
+from mmcalib.runs.runner import build_runner, log_start
+from mmcalib.runs.weights import load_weights, tell_hooks
+
+
+@dataclass(frozen=True)
+class Division:
+    """The images that a scaling is fitted to, and those that it is measured on.
+
+    Attributes:
+        split: The split of the fit.
+        cross_fit: Whether each image is scored by a scaling that was fitted without its fold.
+        tests: Whether the test split is measured besides.
+    """
+
+    split: str
+    cross_fit: bool
+    tests: bool
+
+    @property
+    def splits(self) -> list[str]:
+        """The split of the fit, and then the other one that is measured."""
+        return [self.split, 'test'] if self.tests else [self.split]
+
+
+def calibrate_model(options: CalibrateOptions) -> None:
+    """Fit a scaling to the logits of a model, and write the calibrated model or the temperature.
+
+    A scaling that a layer can absorb is folded: the file differs from the original in the tensors
+    of that layer (nearly always a weight and a bias). Any other one is attached: the file also has
+    the tensors ``calibration.*``, and a config beside it, of the same name, reads them. Either has
+    the record of the calibration in ``meta['calibration']``; the JSON file of a mean is this
+    record.
+
+    The model runs once over the images of a classifier, and twice over maps, which are too large
+    to be kept.
+    """
+    scaler = make_scaler(options)
+    run = prepare(options)
+    runner = build_runner(run.cfg)
+    if options.writes_temperature:
+        sink = MeanSink()
+    else:
+        check_not_calibrated(run.model.checkpoints[0], run.forced)
+        config = load_config(options.members[0].config, options.cfg_options)
+        sink = CheckpointSink(run.model.checkpoints[0], config)
+    splits = run.division.splits
+    build_data(runner, splits)
+    check_run(runner, splits)
+    log_start(runner, splits)
+    loaders = load_model_and_data(runner, splits, run.model.checkpoints)
+    shared = check_held_out(runner.cfg, run.division.split, loaders, run.forced)
+    if is_whole_test(shared) and loaders.pop('test', None) is not None:
+        print_log(SAME_DATA.format(seed=options.seed), 'current')
+    calibrated = calibrate_runner(runner, scaler, loaders, options, run.division, sink)
+    if calibrated.scaler is not None and is_main_process():
+        record = {
+            **calibrated.to_dict(),
+            **facts_of(runner, run.division, options),
+            'shared': shared,
+            'forced': run.forced.reasons,
+        }
+        if run.division.split == 'test':
+            record['tested'] = record['fitted']
+        sink.write(options.out, calibrated, record, run.model.description)
+    runner.call_hook('after_run')
+    if is_main_process():
+        print_calibration(calibrated, options, run.forced.reasons)
+    leave_processes(1 if calibrated.scaler is None else 0)
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A calibration that can begin.
+
+    Attributes:
+        cfg: The config of the Runner.
+        division: The images of the fit and of the measurement.
+        model: The model and its description.
+        forced: The reasons against it that ``--force`` allowed.
+    """
+
+    cfg: Config
+    division: Division
+    model: TestedModel
+    forced: Forced
+
+
+def prepare(options: CalibrateOptions) -> PreparedRun:
+    """Return the config, the division of the images and the model that the options ask for.
+
+    Raises:
+        UserError: For options that exclude one another, and images that are not held out.
+    """
+    check_options(options)
+    load = partial(load_for_calibration, options=options)
+    cfg = load(options.members[0].config)
+    forced = Forced(options.force)
+    division = division_of(cfg, options, forced)
+    model = prepare_model(
+        cfg,
+        read_networks(cfg, options.members, load),
+        options,
+        sorted(division.splits),
+        always_mean=options.writes_temperature,
+    )
+    set_loader_defaults(cfg)
+    if options.limit is not None:
+        limit_samples(cfg, options.limit)
+    return PreparedRun(cfg, division, model, forced)
+
+
+def load_for_calibration(path: str, options: CalibrateOptions) -> Config:
+    """Return a config as a calibration runs it."""
+    cfg = load_config(path, options.cfg_options)
+    cfg.launcher = options.launcher
+    set_work_dir(cfg, options.work_dir, limit=options.limit)
+    return cfg
+
+
+def division_of(cfg: Config, options: CalibrateOptions, forced: Forced) -> Division:
+    """Return the images of the fit and of the measurement, as options and data decide.
+
+    Raises:
+        UserError: If the config lacks a split, or the fit is to test images and not forced.
+    """
+    same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
+    cross_fit = same and options.split == 'val' and not options.force
+    if cross_fit and is_first_process(options.launcher):
+        print(SAME_DATA.format(seed=options.seed))
+    tests = options.test and not cross_fit and options.split != 'test'
+    division = Division(options.split, cross_fit, tests)
+    for split in division.splits:
+        if cfg.get(f'{split}_dataloader') is None:
+            raise UserError(f'the config has no {split}_dataloader')
+    if options.split == 'test':
+        forced.refuse('fitted on the test split', HELD_OUT)
+    elif same and not cross_fit:
+        reason = "fitted on the validation split, which is the config's test split as well"
+        forced.refuse(reason, HELD_OUT)
+    return division
+
+
+def load_model_and_data(
+    runner: Runner, splits: Sequence[str], checkpoints: Sequence[Checkpoint]
+) -> dict[str, Iterable]:
+    """Load the weights, and return the loaders by split, that of the fit first."""
+    loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
+    check_places(loaders[splits[0]], splits[0])
+    runner.call_hook('before_run')
+    load_weights(runner.model, checkpoints, data_classes(loaders[splits[0]]))
+    tell_hooks(runner, checkpoints)
+    if is_model_wrapper(runner.model):  # Each process predicts its share of the images.
+        runner.model = runner.model.module
+    return loaders
+
+
+def data_classes(loader: Iterable) -> Sequence[str]:
+    """Return the names of the classes of a loader's data set."""
+    return class_names(getattr(loader.dataset, 'metainfo', None))
+
+
+def calibrate_runner(
+    runner: Runner,
+    scaler: LogitScaler | None,
+    loaders: Mapping[str, Iterable],
+    options: CalibrateOptions,
+    division: Division,
+    sink: CheckpointSink | MeanSink,
+) -> Calibrated:
+    """Calibrate the model of a Runner, prove what is to be written, and measure on the test split.
+
+    Args:
+        runner: The Runner, whose model has its weights.
+        scaler: The method with its options, not fitted; None to choose it.
+        loaders: The loaders of the split of the fit, and of the test split if it is measured.
+        options: The options of the command.
+        division: The images of the fit and of the measurement.
+        sink: What is to be written.
+
+    Raises:
+        UserError: For data that determine no scaling, and if the calibrated model does not predict
+            what it should.
+    """
+    loader = loaders[division.split]
+    group_of_image = groups_of_images(loader.dataset, options.groups)
+    if division.cross_fit or scaler is None:
+        check_groups(group_of_image, options)
+    source = RunnerSource(runner.model, loader)
+    expected = Placement(reason='a mean is in no single model')
+    if sink.has_model:
+        expected = source.expected_placement(runner.model, scaler or TemperatureScaler())
+        if expected.reason is not None or scaler is None:
+            check_file(options.config_beside, options)
+    source.use_placement(expected)
+    calibrated = calibrate_source(
+        runner.model,
+        source,
+        scaler,
+        groups=group_of_image,
+        num_samples=options.samples,
+        cross_fit=True if division.cross_fit else 'if cheap',
+        measures_all=True,
+        placing=sink.has_model,
+        needs_information=options.limit is None,
+        num_bins=options.num_bins,
+        seed=options.seed,
+    )
+    calibrated.split = division.split
+    calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
+    if calibrated.placement is not None:
+        if calibrated.placement.reason is not None:  # Perhaps only found on a later batch.
+            check_file(options.config_beside, options)
+        calibrated.placement.difference = sink.prove(
+            runner.model, source, calibrated.scaler, calibrated.placement
+        )
+    if 'test' in loaders and division.split != 'test':
+        calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
+    return calibrated
+
+
+def effect_on_test(
+    runner: Runner, loader: Iterable, fitted: RunnerSource, calibrated: Calibrated
+) -> Effect:
+    """Return the metrics before and after on test images, which the scaling has not seen."""
+    source = RunnerSource(runner.model, loader)
+    source.from_scores = fitted.from_scores
+    unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
+    return measure_effect(
+        source.read(runner.model, 'Before and after, test'),
+        [calibrated.scaler or unchanged],
+        threshold=source.threshold,
+        num_bins=calibrated.num_bins,
+        gather=source.gather,
+    )
+
+
+def named_classes(indices: Sequence[int], classes: Sequence[str]) -> list:
+    """Return the names of classes, or their numbers where the data have no names."""
+    return [classes[index] if index < len(classes) else index for index in indices]
+
+
+def facts_of(runner: Runner, division: Division, options: CalibrateOptions) -> dict:
+    """Return what the record of a calibration has besides what the library knows."""
+    data = describe_dataset(runner.cfg[f'{division.split}_dataloader'].dataset)
+    dataset = {key: data[key] for key in DATASET_KEYS if key in data}
+    loader = getattr(runner, f'{division.split}_loop').dataloader
+    model = runner.model
+    head = head_of(getattr(model, 'module', model))
+    has_threshold = getattr(head, 'out_channels', None) == 1
+    return {
+        'split': division.split,
+        'dataset': {**dataset, 'samples': len(loader.dataset)},
+        'limit': options.limit,
+        'threshold': head.threshold if has_threshold else None,
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+    }
+
+
+def print_calibration(
+    calibrated: Calibrated, options: CalibrateOptions, forced: Sequence[str]
+) -> None:
+    """Print what a calibration did, and every reason not to use it."""
+    print(calibrated)
+    if calibrated.groups_are_runs and options.groups is not None:
+        print(
+            f'--groups {options.groups} names groups that are alike: give a pattern that joins '
+            'those of one video, patient or flight.'
+        )
+    for reason in forced:
+        print(f'Warning: {reason}.')
+    if options.limit is not None:
+        print(f'A SMOKE RUN with --limit {options.limit}: its figures mean little.')
+    if calibrated.scaler is None:
+        print(
+            f'mmcalib calibrate: no scaling was chosen, so {options.out} was not written: use the '
+            'model as it is',
+            file=sys.stderr,
+        )
+    elif calibrated.attached and not options.writes_temperature:
+        print('Test and run it with the config beside the checkpoint.')
+        print(f'Written: {options.out} and {options.config_beside}')
+    else:
+        print(f'Written: {options.out}')

@@ -1,1 +1,0 @@
-"""Calibration of a trained model: logits, fit, proof, new checkpoint."""

@@ -1,0 +1,130 @@
+"""The text and the record of a calibration: when it is a gain, and when it is none."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from mmcalib.calibration.calibrated import Calibrated
+from mmcalib.calibration.effect import Effect
+from mmcalib.calibration.place import Placement
+from mmcalib.posthoc import SCALERS
+
+BEFORE = {'ECE': 3.781, 'AECE': 3.5, 'NLL': 0.3, 'Brier': 0.2, 'accuracy': 90.0}
+AFTER = {'ECE': 2.0, 'AECE': 2.0, 'NLL': 0.25, 'Brier': 0.19, 'accuracy': 90.0}
+ERRORS = {'before': {'ECE': 0.5, 'NLL': 0.01}, 'after': {'ECE': 0.25, 'NLL': 0.02}}
+NO_GAIN = (
+    'No gain expected: a temperature of 1, which changes nothing, is only {} standard errors away.'
+)
+
+
+def effect(**after):
+    return Effect(BEFORE, AFTER | after, ERRORS, num_predictions=1200, changed=0)
+
+
+def temperature(value):
+    return SCALERS['temperature'].from_parameters({'temperature': value})
+
+
+def calibrated(**changes):
+    options = dict(
+        scaler=temperature(1.5),
+        effects={'fitted': effect()},
+        num_images=1200,
+        num_groups=1200,
+        population=98765,
+        num_fitted=1000,
+        num_folds=0,
+        seed=0,
+        num_bins=15,
+        placement=Placement(layers=['head.fc'], difference=1e-7),
+        fit_errors={'standard_error': 0.04, 'sampling_error': 0.0},
+        information=30.0,
+        split='val',
+    )
+    return Calibrated(**options | changes)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'expected'),
+    [
+        (
+            {},
+            [
+                'split', 'ECE (%)', 'NLL (nats)', '3.78 ± 0.50', '2.00 ± 0.25', '0.2500 ± 0.0200',
+                'Temperature 1.5 ± 0.04 (standard error over 1,200 images), fitted on 1,000 of '
+                '98,765 predictions of 1,200 images on val.',
+                'Before and after are of images that the scaling was fitted on.',
+                '0 of 1,200 predicted classes change.',
+                'Folded into head.fc: its probabilities equal the scaled ones within 1.0e-07.',
+            ],
+        ),
+        (
+            dict(
+                fit_errors={'standard_error': 0.04, 'sampling_error': 0.01},
+                effects={'fitted': effect(), 'tested': effect()}, num_groups=7, num_folds=5,
+            ),
+            [
+                '± 0.04 (standard error over 7 groups of 1,200 images, ± 0.01 of it from the draw)',
+                '0 of 1,200 predicted classes on test change.', 'other 4 of 5 folds',
+                '7 groups of 1,200 images are few',
+            ],
+        ),
+        (dict(split=None), ['Folded into head.fc']),
+        (
+            dict(placement=Placement(reason='ets scaling is not one that layers absorb')),
+            ['Attached behind the model, because ets scaling is not one that layers absorb: its'],
+        ),
+        (
+            dict(
+                information=1.2, unlabelled=['cat', 'dog', 'cow', 'pig', 'fox', 'elk', 'rat'],
+            ),
+            ['no information about the labels beyond chance (accuracy 90.00 %)',
+             'in the same order',
+             'No label is of classes cat, dog, cow, pig, fox and 2 more'],
+        ),
+        (dict(num_groups=1), ['nothing tells how the scaling holds on others']),
+        (dict(num_groups=5, groups_are_runs=True), ['Neighbours among the 1,200 images are alike']),
+        (dict(scaler=temperature(0.97)), [NO_GAIN.format('0.7')]),
+        (dict(scaler=temperature(1.06)), [NO_GAIN.format('1.5')]),
+        (dict(scaler=temperature(0.9)), []),
+        (dict(scaler=temperature(1.001), fit_errors={}), []),
+        (dict(scaler=temperature(1.0), fit_errors={}), ['No gain: a temperature of 1 changes']),
+        (
+            dict(effects={'fitted': effect(ECE=4.631), 'tested': effect(NLL=0.31, accuracy=89.5)}),
+            ['Worse than before: ECE from 3.78 to 4.63.',
+             'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.'],
+        ),
+        # Not by less than is printed, nor where nothing was measured.
+        (dict(effects={'fitted': effect(ECE=3.7811, NLL=math.nan)}), []),
+    ],
+)  # fmt: skip
+def test_calibrated_text_names_fit_place_and_signs_of_no_gain(changes, expected):
+    text = str(calibrated(**changes))
+    for sentence in expected:
+        assert sentence in text
+    for sign in ('No gain', 'Worse'):
+        assert text.count(sign) == ''.join(expected).count(sign)
+    assert ('split' in text.splitlines()[0]) == (changes.get('split', 'val') is not None)
+
+
+def test_calibrated_record_with_nan_is_json():
+    nan = {'method': 'vector', 'nll': math.nan, 'problem': 'of one class', 'miou': None}
+    record = calibrated(effects={'fitted': effect(ECE=math.nan)}, candidates=[nan]).to_dict()
+    text = json.dumps(record, allow_nan=False)
+    assert json.loads(text) == record
+    assert record['fitted']['after']['ECE'] is None and record['candidates'][0]['nll'] is None
+    assert record['fitted']['before'] == BEFORE and record['tested'] is None
+    assert record['method'] == 'temperature' and record['parameters'] == {'temperature': 1.5}
+    assert record['layers'] == ['head.fc'] and record['groups'] == 1200
+
+
+def test_calibrated_properties_are_those_of_the_fit():
+    found = calibrated()
+    assert found.before == BEFORE and found.after == AFTER and found.errors == ERRORS
+    assert found.standard_error == 0.04 and found.folded_into == ['head.fc']
+    assert found.attached is None and found.difference == 1e-7 and found.changed == 0
+    none = replace(found, scaler=None, placement=None, fit_errors={})
+    assert none.method == 'none' and none.folded_into == [] and none.standard_error is None
+    assert 'after' not in str(none).split('No scaling')[0]
