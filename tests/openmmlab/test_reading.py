@@ -5,7 +5,6 @@ import torch
 from samples import as_segmented, classified, segmented
 from tiny_models import classifier, images
 
-from mmcalib.openmmlab.calibrated_model import evaluated_sample
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.predictions.objects import map_confidence
 
@@ -38,10 +37,10 @@ def test_the_decision_is_the_heads(options):
     model, above = classifier(head), 0
     for sample in model.test_step(images(4)[0]):
         sample.gt_label = torch.tensor([1, 3])
-        found = evaluated_sample(model, sample)
+        (predictions,) = read_samples([sample.to_dict()], ['image.jpg'], several_labels=True)
         expected = [int(k in sample.pred_label) for k in range(5)]
-        assert found['pred_sem_seg']['data'].flatten().tolist() == expected
-        assert found['gt_sem_seg']['data'].flatten().tolist() == [0, 1, 0, 1, 0]
-        assert torch.equal(found['seg_logits']['data'].flatten(), sample.pred_score)
+        assert predictions.predicted[0].tolist() == expected
+        assert predictions.labels[0].tolist() == [0, 1, 0, 1, 0]
+        assert torch.equal(predictions.probs[0, 0], sample.pred_score)
         above += sum(expected) - int((sample.pred_score > 0.5).sum())
     assert above != 0
