@@ -32,7 +32,7 @@ from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import check_order, group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import keep_own
+from mmcalib.predictions.ranks import gather_one_process
 
 AUTO = 'auto'
 
@@ -177,7 +177,7 @@ def calibrate_source(
     if fit.fold_of_group is not None:
         fold_of_image = fit.fold_of_group[independent.of_image]
     measured: Iterable[ImagePredictions] = [draw.rows]
-    gather = keep_own  # All processes have all that was drawn.
+    gather = gather_one_process  # All processes have all that was drawn.
     if measures_all:
         measured = source.read(model, 'Before and after') if pixels else all_batches
         gather = source.gather

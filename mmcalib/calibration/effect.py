@@ -14,7 +14,7 @@ from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.ranks import keep_own
+from mmcalib.predictions.ranks import gather_one_process
 
 NUM_BOOTSTRAP = 200  # draws, which tell a standard error to 5 %
 COVERAGE = 0.95  # Any coverage keeps what is needed of each image.
@@ -48,7 +48,7 @@ def measure_effect(
     *,
     threshold: float | None = 0.5,
     num_bins: int = 15,
-    gather: Callable[[Any], list] = keep_own,
+    gather: Callable[[Any], list] = gather_one_process,
 ) -> Effect:
     """Measure predictions as they are and scaled, in one pass.
 

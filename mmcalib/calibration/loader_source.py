@@ -18,7 +18,7 @@ from mmcalib.predictions.image_predictions import ImagePredictions, predictions_
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.loader import read_loader, reader
 from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import keep_own
+from mmcalib.predictions.ranks import gather_one_process
 
 
 class LoaderSource:
@@ -42,7 +42,7 @@ class LoaderSource:
         self.loader = loader
         self.logits = logits
         self.ignore_index = ignore_index
-        self.gather = keep_own
+        self.gather = gather_one_process
         self.kept = KeptBatches()
 
     @property
