@@ -20,7 +20,7 @@ from mmcalib.runs.config_tree import constructor_options, find_class, type_name
 from mmcalib.runs.training import find_losses
 
 Value = float | str
-# Of several losses that have a parameter, the first of these is taken.
+# These are taken before other losses that have a parameter.
 PREFERRED_LOSSES = (
     losses.MarginLabelSmoothingLoss,
     losses.SoftmaxFocalLoss,
@@ -121,9 +121,9 @@ def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
 
     The cross-entropy stays if the parameter is its own, or like one of its own.
     """
-    own = {name for names in parameters_by_loss(cfg).values() for name in names}
+    known = {name for names in parameters_by_loss(cfg).values() for name in names}
     losses_by_key = find_losses(cfg.get('model'))
-    if not losses_by_key or parameter in own or suggestion(parameter, own):
+    if not losses_by_key or parameter in known or suggestion(parameter, known):
         return []
     key, loss = next(iter(losses_by_key.items()))
     if type_name(loss.get('type')) != 'CrossEntropyLoss' or loss.get('use_sigmoid'):

@@ -30,7 +30,7 @@ def write_summary(folder: Path, settings: Mapping, trainings: Sequence[Training]
 
     Args:
         folder: Folder of the sweep.
-        settings: What the trainings share.
+        settings: Settings that the trainings share.
         trainings: Trainings of all values, finished or not.
     """
     trainings_by_value = {}

@@ -265,9 +265,11 @@ def test_job_environment_two_jobs_share_the_machine(monkeypatch):
     monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
     monkeypatch.setattr('mmcalib.commands.sweep.jobs.cpu_count', lambda: 8)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,5,6,7')
-    environments = [job_environment(slot, 2, 2) for slot in range(2)]
-    assert [each['CUDA_VISIBLE_DEVICES'] for each in environments] == ['4,5', '6,7']
-    assert [each['OMP_NUM_THREADS'] for each in environments] == ['2', '2']
+    first = job_environment(0, 2, 2)
+    second = job_environment(1, 2, 2)
+    assert first['CUDA_VISIBLE_DEVICES'] == '4,5'
+    assert second['CUDA_VISIBLE_DEVICES'] == '6,7'
+    assert first['OMP_NUM_THREADS'] == second['OMP_NUM_THREADS'] == '2'
 
 
 def test_run_jobs_two_at_once_wait_for_each_other(tmp_path):
