@@ -14,9 +14,9 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.options import check_share
 
-# So many resamples are made at a time, so that few large matrices of weights exist together.
+# Resamples that are made at a time, so that few large matrices of weights exist together.
 RESAMPLES_AT_ONCE = 50
-# So many halvings find the end of an interval.
+# Halvings that find the end of an interval.
 HALVINGS = 30
 # Steps away from the estimate, in standard deviations of its gaps. Below FAR a step may be outside
 # of the interval and a larger one inside; beyond FAR all larger steps are outside too.

@@ -1,4 +1,4 @@
-"""What a user can do wrong: one line each, with the value and what to do."""
+"""Errors of the metrics: one line each, with the value and the remedy."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
     evaluate([*samples(good), sample], metric(**options), batch=3)
 
 
-def of_arrays(function, *arguments, **options):
+def with_arrays(function, *arguments, **options):
     function(*map(np.asarray, arguments), **options)
 
 
@@ -57,11 +57,11 @@ def same(value):
 
 ece = partial(measure, metrics='ECE')
 unseen = partial(broken, metric=OODMetric, good=0)
-of_scores = partial(broken, metric=ImageScoreMetric, good=0, key='sample_idx', change=None)
+evaluate_scores = partial(broken, metric=ImageScoreMetric, good=0, key='sample_idx', change=None)
 ROWS, LABELS = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
-of_rows = partial(mmcalib.evaluate, ROWS, LABELS)
+by_rows = partial(mmcalib.evaluate, ROWS, LABELS)
 SHUFFLED = DataLoader(TensorDataset(3 * ROWS, LABELS), shuffle=True)
-of_model = partial(mmcalib.evaluate, nn.Identity(), SHUFFLED)
+evaluate_model = partial(mmcalib.evaluate, nn.Identity(), SHUFFLED)
 HALF, ONES, TABLE = [[0.5, 0.5]], np.ones(1), image_narrow_bins(*image_confidences(2))
 WITHOUT_LABELS = TABLE * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
 NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
@@ -112,11 +112,15 @@ REFUSED = [
     (unseen, (classified, 'logits', lambda _: torch.zeros(7)), 'are not the softmax of'),
     (unseen, (classified, 'logits', lambda _: torch.full((7,), torch.nan)), '7 NaN'),
     (
-        of_scores,
+        evaluate_scores,
         dict(samples=segmented, scores='pairwise_dice'),
         'image_0.jpg has no pairwise_dice',
     ),
-    (of_scores, dict(samples=classified, scores='soft_dice'), 'only confidence, entropy: segment'),
+    (
+        evaluate_scores,
+        dict(samples=classified, scores='soft_dice'),
+        'only confidence, entropy: segment',
+    ),
     (unlabelled, ({'pred_score': torch.tensor([0.9, 0.8])},), 'sum to 1'),
     (
         unlabelled,
@@ -142,21 +146,33 @@ REFUSED = [
     (ece, dict(conf=ONES, correct=np.array([3])), 'correct must be booleans'),
     (ece, dict(conf=np.array([1.5]), correct=ONES), 'conf has 1 of 1 values'),
     (measure, dict(conf=ONES, correct=ONES, metrics='NLL'), 'NLL needs probs and labels'),
-    (of_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
-    (of_rows, dict(interval=95), r'interval must be .*0, 1'),
-    (of_rows, dict(groups=[0, 0]), 'interval=0.95'),
-    (of_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
-    (of_rows, dict(device='cpu'), 'go with a model'),
-    (of_rows, dict(protocol='image'), 'go with a model'),
-    (of_model, dict(protocol='image'), 'for rows'),
-    (of_model, dict(protocol='image', interval=0.9, groups=[0]), 'groups of its own'),
-    (of_model, dict(metrics='ECEE'), 'did you mean ECE'),
-    (of_model, dict(interval=0.9, groups=range(2)), 'shuffle=False'),
-    (of_arrays, (image_scores, [[2.0], [0.5]]), r'outside \[0, 1\]'),
-    (of_arrays, (image_scores, [[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
-    (of_arrays, (image_failure_figures, [0.1], [0.1, 0.2]), r'be \(N,\), got \(1,\) and \(2,\)'),
-    (of_arrays, (image_failure_figures, [np.nan, 0.1], [0.1, 0.2]), '1 of 2 scores are NaN or inf'),
-    (of_arrays, (image_failure_figures, [0.1], [30.0]), r'risks has 1 of 1 values outside \[0, 1'),
+    (by_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
+    (by_rows, dict(interval=95), r'interval must be .*0, 1'),
+    (by_rows, dict(groups=[0, 0]), 'interval=0.95'),
+    (by_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
+    (by_rows, dict(device='cpu'), 'go with a model'),
+    (by_rows, dict(protocol='image'), 'go with a model'),
+    (evaluate_model, dict(protocol='image'), 'for rows'),
+    (evaluate_model, dict(protocol='image', interval=0.9, groups=[0]), 'groups of its own'),
+    (evaluate_model, dict(metrics='ECEE'), 'did you mean ECE'),
+    (evaluate_model, dict(interval=0.9, groups=range(2)), 'shuffle=False'),
+    (with_arrays, (image_scores, [[2.0], [0.5]]), r'outside \[0, 1\]'),
+    (with_arrays, (image_scores, [[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
+    (
+        with_arrays,
+        (image_failure_figures, [0.1], [0.1, 0.2]),
+        r'be \(N,\), got \(1,\) and \(2,\)',
+    ),
+    (
+        with_arrays,
+        (image_failure_figures, [np.nan, 0.1], [0.1, 0.2]),
+        '1 of 2 scores are NaN or inf',
+    ),
+    (
+        with_arrays,
+        (image_failure_figures, [0.1], [30.0]),
+        r'risks has 1 of 1 values outside \[0, 1',
+    ),
     (partial(image_failure_figures, failure=2), (ONES, ONES), r'failure must be in \[0, 1\]'),
     (partial(classwise, threshold=2), (HALF, [0]), 'threshold'),
     # Statistics of a validation.
@@ -166,8 +182,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(('function', 'given', 'message'), REFUSED)
-def test_one_line_with_the_remedy(function, given, message):
-    with pytest.raises((TypeError, ValueError), match=message) as found:
-        function(**given) if isinstance(given, dict) else function(*given)
-    assert '\n' not in str(found.value)
+@pytest.mark.parametrize(('function', 'arguments', 'message'), REFUSED)
+def test_metric_invalid_input_raises_one_line_with_remedy(function, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        if isinstance(arguments, dict):
+            function(**arguments)
+        else:
+            function(*arguments)
+    assert '\n' not in str(error.value)

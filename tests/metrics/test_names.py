@@ -1,4 +1,4 @@
-"""What metrics are called, and which way is better."""
+"""Names, units and rules of metrics by their keys."""
 
 import pytest
 

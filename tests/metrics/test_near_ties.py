@@ -32,42 +32,42 @@ def tied_probabilities(num_classes, confidences, n=640):
     return probs, labels, conf, right
 
 
-def maps_of(rows, labels):
+def as_maps(rows, labels):
     """Return rows as maps, and their labels."""
     num_maps = len(rows) // (SIZE[0] * SIZE[1])
     maps = rows.view(num_maps, *SIZE, -1).permute(0, 3, 1, 2).contiguous()
     return maps, labels.view(num_maps, *SIZE)
 
 
-def evaluated(logits, labels):
+def values_by_evaluate(logits, labels):
     loader = DataLoader(TensorDataset(logits, labels), batch_size=7)
     return evaluate(nn.Identity(), loader, NAMES, ignore_index=-1)
 
 
-def by_metric(samples):
+def values_by_metric(samples):
     metric = CalibrationMetric(NAMES, ignore_index=-1)
     metric.process(None, samples)
     values = metric.evaluate(len(samples))
     return {name: values[f'calibration/{name}'] for name in NAMES}
 
 
-def through_the_metric(logits, labels):
-    maps = zip(*maps_of(logits, labels), strict=True)
-    return by_metric([as_segmented(z, z.argmax(0), y) for z, y in maps])
+def values_by_metric_of_maps(logits, labels):
+    maps = zip(*as_maps(logits, labels), strict=True)
+    return values_by_metric([as_segmented(z, z.argmax(0), y) for z, y in maps])
 
 
-def through_its_rows(logits, labels):
+def values_by_metric_of_rows(logits, labels):
     rows = zip(logits.softmax(1), labels, strict=True)
-    return by_metric([{'pred_score': p, 'gt_label': y[None]} for p, y in rows])
+    return values_by_metric([{'pred_score': p, 'gt_label': y[None]} for p, y in rows])
 
 
 DOORS = {
     'measure': lambda logits, labels: measure(logits.exp(), labels, NAMES),
     'measure, softmax': lambda logits, labels: measure(logits.softmax(1), labels, NAMES),
-    'evaluate': evaluated,
-    'evaluate, maps': lambda logits, labels: evaluated(*maps_of(logits, labels)),
-    'metric': through_its_rows,
-    'metric, maps': through_the_metric,
+    'evaluate': values_by_evaluate,
+    'evaluate, maps': lambda logits, labels: values_by_evaluate(*as_maps(logits, labels)),
+    'metric': values_by_metric_of_rows,
+    'metric, maps': values_by_metric_of_maps,
 }
 
 

@@ -19,7 +19,7 @@ SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), '
 
 
 def random_batches(kind, seed=0):
-    """Logits, and labels of which some are 255."""
+    """Return logits, and labels of which some are 255."""
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(SHAPES[kind], generator=generator)
     noise = 3 * torch.randn(SHAPES[kind], generator=generator)
@@ -64,7 +64,7 @@ def test_stream_several_labels_equal_measure():
         assert actual[name] == pytest.approx(values, rel=1e-5), name
 
 
-def test_stream_reads_arrays_columns_and_masks_as_measure_does():
+def test_stream_arrays_columns_and_masks_equal_measure():
     logits, labels = random_batches('rows')
     masked = np.ma.array(labels.numpy(), mask=np.arange(len(labels)) % 3 == 0)
     expected = mmcalib.measure(probabilities(logits), masked, EVERY[:5], ignore_index=255)
@@ -74,7 +74,7 @@ def test_stream_reads_arrays_columns_and_masks_as_measure_does():
         assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
-def test_stream_axes_of_one_size_are_not_guessed():
+def test_stream_axes_of_one_size_raise():
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(6, (4, 6), generator=generator)
     logits = 4 * nn.functional.one_hot(labels, 6) + torch.randn(4, 6, 6, generator=generator)
@@ -92,7 +92,7 @@ def test_stream_axes_of_one_size_are_not_guessed():
 
 
 @pytest.mark.parametrize('per_label', [True, False])
-def test_stream_one_hot_labels_are_refused(per_label):
+def test_stream_one_hot_labels_raise(per_label):
     logits, labels = random_batches('rows')
     one_hot = nn.functional.one_hot(labels % 5, 5)
     stream = StreamingMetrics(['ECE'], per_label=per_label)
@@ -106,7 +106,7 @@ def test_stream_one_hot_labels_are_refused(per_label):
     assert stream.compute()
 
 
-def test_stream_one_name_is_a_number_and_nothing_is_nan():
+def test_stream_one_name_is_a_number_and_no_prediction_nan():
     stream = StreamingMetrics('ECE')
     with pytest.warns(UserWarning, match='no prediction is valid'):
         assert stream.compute() != stream.compute()
@@ -149,7 +149,7 @@ def test_stream_protocol_of_rows_raises():
 
 
 def by_every_door(logits, labels):
-    """The metrics of maps by the stream, measure, evaluate and the registered metric."""
+    """Return the metrics of maps by the stream, measure, evaluate and the registered metric."""
     stream = StreamingMetrics(EVERY, ignore_index=255)
     for part, truth in zip(logits.split(2), labels.split(2), strict=True):
         stream.update(part, truth)
@@ -180,7 +180,7 @@ def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     assert values['measure'] == pytest.approx(values['stream'], rel=1e-5, abs=1e-4)
 
 
-def _of_rank(rank, folder, size):
+def save_values_of_rank(rank, folder, size):
     logits, labels = random_batches('maps')
     data = TensorDataset(logits, labels)
     sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
@@ -193,7 +193,7 @@ def _of_rank(rank, folder, size):
 
 def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
     logits, labels = random_batches('maps')  # seven, so that the sampler repeats one
-    on_ranks(_of_rank, 2, str(tmp_path), len(logits))
+    on_ranks(save_values_of_rank, 2, str(tmp_path), len(logits))
     stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9)
     stream.update(logits, labels)
     groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
@@ -203,7 +203,7 @@ def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
         assert by_group == pytest.approx(stream.compute(groups), abs=1e-9)
 
 
-def test_kept_results_are_pickled_without_their_block():
+def test_kept_results_pickled_are_without_their_block():
     metric = CalibrationMetric(['ECE', 'AECE'])
     logits, labels = random_batches('maps')
     for image, truth in zip(logits, labels, strict=True):
