@@ -5,15 +5,12 @@ The console command ``mmcalib NAME`` and the file ``tools/NAME.py`` both come he
 
 from __future__ import annotations
 
-import ast
-import runpy
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 from mmcalib import __version__
-from mmcalib.cli.files import package_folder
 from mmcalib.errors import did_you_mean
 
 USAGE = 'usage: mmcalib COMMAND …'
@@ -47,6 +44,7 @@ COMMANDS = {
         'mmcalib.commands.test_robustness.command',
         'test_under_shift',
     ),
+    'predict': Command('mmcalib.cli.predict', 'mmcalib.commands.predict.command', 'predict_folder'),
     'sweep': Command('mmcalib.cli.sweep', 'mmcalib.commands.sweep.command', 'sweep_parameter'),
     'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
     'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
@@ -56,10 +54,6 @@ COMMANDS = {
         'mmcalib.commands.convert_efficientnet_lite',
         'convert_weights',
     ),
-}
-# Commands whose parser and body are still in their files of tools/.
-UNMOVED = {
-    'predict': 'predict',
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}
 
@@ -77,7 +71,7 @@ def main(name: str | None = None) -> None:
     word = sys.argv[1] if len(sys.argv) > 1 else ''
     name = word.replace('_', '-')
     name = OTHER_NAMES.get(name, name)
-    if name in (*COMMANDS, *UNMOVED):
+    if name in COMMANDS:
         sys.argv = [f'mmcalib {name}', *sys.argv[2:]]
         exit_unless_zero(run_command(name, sys.argv[1:]))
     elif word == '--version':
@@ -86,7 +80,7 @@ def main(name: str | None = None) -> None:
         print(help_text())
         exit_unless_zero(0 if word else 2)
     else:
-        near = did_you_mean(name, (*COMMANDS, *UNMOVED))
+        near = did_you_mean(name, COMMANDS)
         print(f'{USAGE}\nmmcalib: error: no command {word!r}{near}', file=sys.stderr)
         sys.exit(2)
 
@@ -99,9 +93,6 @@ def exit_unless_zero(status: int) -> None:
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Parse a command line, do what it asks for, and return the exit status."""
-    if name in UNMOVED:
-        runpy.run_path(str(package_folder('mmcalib', 'tools') / f'{UNMOVED[name]}.py'))['main']()
-        return 0
     command = COMMANDS[name]
     parsing = import_module(command.parsing)
     parser = parsing.build_parser()
@@ -116,9 +107,6 @@ def help_text() -> str:
     descriptions = {}
     for name, command in COMMANDS.items():
         descriptions[name] = import_module(command.parsing).__doc__
-    for name, file in UNMOVED.items():
-        source = (package_folder('mmcalib', 'tools') / f'{file}.py').read_text(encoding='utf-8')
-        descriptions[name] = ast.get_docstring(ast.parse(source))
     width = max(map(len, descriptions))
     lines = [
         USAGE,

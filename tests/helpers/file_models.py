@@ -133,7 +133,9 @@ def write_validation(folder, model, found, *, images=300, unlabelled=0, **change
     generator = torch.Generator().manual_seed(0)
     bins = []
     for number in range(images):
-        conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
+        conf = torch.from_numpy(
+            np.atleast_1d(found[number % len(found)].arrays['confidence'])
+        ).flatten()
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
         bins.append(log_bin_counts(conf, correct, conf[:0]))
     bins = torch.stack(bins)

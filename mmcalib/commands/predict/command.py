@@ -1,47 +1,58 @@
-"""Predictions for images without labels, in Python and into a folder."""
+"""The command ``predict`` and :func:`mmcalib.predict`: images without labels, in order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from mmengine.dist import all_gather_object, get_dist_info
+from PIL import Image
 
-from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import split_members
-from mmcalib.commands.predict.evidence import statistics_of
-from mmcalib.commands.predict.folder import ARRAYS, PICTURES, SETTINGS, PredictionFolder
+from mmcalib.cli.predict import PredictFolderOptions, PredictOptions
+from mmcalib.commands.predict.evidence import Evidence, check_options, read_evidence
+from mmcalib.commands.predict.folder import SETTINGS, PredictionFolder
 from mmcalib.commands.predict.image_files import find_images
-from mmcalib.commands.predict.predictor import Prediction, Predictor, unlabelled_steps
-from mmcalib.commands.predict.scores import FolderScores, Scorer
-from mmcalib.commands.predict.words import Report, gallery_of
+from mmcalib.commands.predict.predictor import Prediction, Predictor, steps_without_labels
+from mmcalib.commands.predict.scores import image_row, summarize_rows
+from mmcalib.commands.predict.words import (
+    gallery_page,
+    legend_texts,
+    picture_captions,
+    summary_lines,
+)
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
-from mmcalib.options import check_share
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
+from mmcalib.runs.processes import join_processes, leave_processes
 from mmcalib.runs.record import identity
+from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 
+INCOMPLETE = 3  # Exit status if some of the files have no prediction.
 File = str | os.PathLike
 Files = File | Sequence[File]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The result of :func:`predict`.
+    """Predictions of several images.
 
     Attributes:
-        images: In the order in which they were named.
-        unreadable: The files without a prediction, each with its reason.
-        scores: Of all images together.
+        rows: Scores of each image, as its file in ``scores/`` has them.
+        unreadable: Files without a prediction, each with its reason.
+        summary: Scores of all images together, as ``summary.json`` has them.
+        images: Predictions with their arrays, in the order in which the files were named.
         classes: K names.
     """
 
-    images: list[Prediction]
+    rows: list[dict]
     unreadable: list[Prediction]
-    scores: FolderScores
+    summary: dict
+    images: list[Prediction]
     classes: list[str]
 
 
@@ -59,143 +70,180 @@ def predict(
         images: Files, folders, patterns or lists, as
             :func:`~mmcalib.commands.predict.image_files.find_images` takes them.
         show_progress: Whether to show a bar on stderr.
-        options: See :func:`prepare`.
+        options: Options of :class:`~mmcalib.cli.predict.PredictOptions`.
 
     Raises:
-        FileNotFoundError: If the config or the checkpoint is not there.
-        TypeError: For an option that there is not.
-        ValueError: For what does not fit together; if none of the images can be predicted.
+        FileNotFoundError: If the config or the checkpoint does not exist.
+        TypeError: If there is no such option.
+        ValueError: If options, checkpoints or the validation do not fit together; if none of the
+            images can be predicted.
     """
-    predictor, scorer, files, _ = prepare(config, checkpoint, images, **options)
-    found: list[Prediction] = []
+    members = split_members(os.fspath(config), as_paths(checkpoint))
+    options = PredictOptions(members=tuple(members), images=as_paths(images), **options)
+    check_options(options)
+    files = find_images(options.images)
+    predictor, evidence, _ = prepare_prediction(options)
+    predicted: list[Prediction] = []
     unreadable: list[Prediction] = []
-    for image in predictor(files, scorer, show_progress=show_progress):
-        image.pixels = None
-        (found if image.scores else unreadable).append(image)
-    _check_any(found, unreadable)
-    scores = scorer.folder([vars(image.scores) for image in found])
-    return Predictions(found, unreadable, scores, predictor.classes)
+    for prediction in predict_rows(predictor, files, evidence, show_progress=show_progress):
+        prediction.pixels = None
+        if prediction.reason:
+            unreadable.append(prediction)
+        else:
+            predicted.append(prediction)
+    rows = [prediction.row for prediction in predicted]
+    check_any_predicted(rows, unreadable)
+    return Predictions(
+        rows=rows,
+        unreadable=unreadable,
+        summary=summarize_rows(rows, evidence, unreadable),
+        images=predicted,
+        classes=predictor.classes,
+    )
 
 
-def prepare(
-    config: File,
-    checkpoint: Files,
-    images: Files,
-    *,
-    validation: str | os.PathLike | None = None,
-    risk: float | None = None,
-    probability: float = 0.95,
-    threshold: float | None = None,
-    device: str | None = None,
-    workers: int = 0,
-    cfg_options: dict | None = None,
-    disagreement: bool = False,
-    **of_mean,
-) -> tuple[Predictor, Scorer, list[Path], dict]:
-    """Return what predicts, what scores, the files, and what predictions depend on.
-
-    Or raise the errors of :func:`predict`, before the first prediction.
-
-    Args:
-        config, checkpoint, images: As of :func:`predict`.
-        validation: The work dir of a test with labels of the same model or mean, for expected
-            accuracies.
-        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
-            validation.
-        probability: Of the bound on the risk, and of the intervals.
-        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
-        device: A GPU if there is one.
-        workers: Processes that read files.
-        cfg_options: Dotted keys and the values that replace those of the config.
-        disagreement: Whether images get their mutual information.
-        of_mean: Options of :class:`~mmcalib.cli.arguments.MeanOptions`.
-    """
-    if risk is not None and validation is None:
-        raise UserError('a risk requires a validation: give the work dir of a test with labels')
-    check_share('probability', probability)
-    files = find_images(_texts(images))
-    members = split_members(os.fspath(config), _texts(checkpoint))
-    cfg = load_config(members[0][0], cfg_options)
-    split = 'test' if cfg.get('test_dataloader') else 'val'
-    unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
-    networks = read_networks(cfg, members, lambda path: load_config(path, cfg_options))
-    mean = MeanOptions(members=members, **of_mean)
-    model = prepare_model(cfg, networks, mean, [split], disagreement=disagreement)
-    predictor = Predictor(cfg, model.checkpoints, device=device, workers=workers)
-    evidence = validation and statistics_of(validation, model.description)
-    options = dict(validation=evidence, risk=risk, probability=probability)
-    scorer = Scorer(predictor.classes, threshold=threshold, **options)
-    return predictor, scorer, files, model.description
-
-
-def predict_to_folder(
-    config: File,
-    checkpoint: Files,
-    images: Files,
-    out: File,
-    *,
-    arrays: bool = True,
-    pictures: bool = True,
-    overwrite: bool = False,
-    **options,
-) -> Report | None:
+def predict_folder(options: PredictFolderOptions) -> None:
     """Predict image files into a folder, going on where an earlier call has stopped.
 
-    Of several processes each takes some of the files, and the first one gets the report.
-
-    Args:
-        config, checkpoint, images: As of :func:`predict`.
-        out: The folder.
-        arrays: Whether to write an ``.npz`` file for each image.
-        pictures: Whether to write a ``.png`` file for each, and a page of them.
-        overwrite: Begin anew in a folder that has predictions, whose files go.
-        options: See :func:`prepare`.
+    Of several processes each takes some of the files; the first one opens and closes the folder.
 
     Raises:
-        OSError: If nothing can be written there, or no longer; the next call goes on here.
-        ValueError: For what does not fit together; if no file can be predicted.
+        OSError: If the disk is full; the next call goes on here.
+        UserError: If the folder cannot be written, options, checkpoints, the validation or earlier
+            predictions do not fit, or no file can be predicted.
     """
-    check_writable(Path(out, SETTINGS))
-    predictor, scorer, files, model = prepare(config, checkpoint, images, **options)
-    kinds = {ARRAYS: arrays, PICTURES: pictures}
-    folder = PredictionFolder(out, [kind for kind, wanted in kinds.items() if wanted])
-    rank, processes = get_dist_info()
-    left: list[dict] = []
+    join_processes(options.launcher)
+    check_writable(Path(options.out, SETTINGS))
+    check_options(options)
+    files = find_images(options.images)
+    predictor, evidence, settings = prepare_prediction(options)
+    folder = PredictionFolder(options.out, arrays=options.arrays, pictures=options.pictures)
+    rank, num_processes = get_dist_info()
+    unfinished: list[dict] = []
     if rank == 0:
-        settings = {**identity(model), 'disagreement': options.get('disagreement', False)}
-        folder.open({**settings, **scorer.settings}, overwrite=overwrite)
-        left = folder.left(files)
-    left = all_gather_object(left)[0]
-    places = {place['image']: place for place in left[rank::processes]}
+        folder.open(settings, overwrite=options.overwrite)
+        unfinished = folder.find_unfinished(files)
+    unfinished = all_gather_object(unfinished)[0]
+    items = {item['image']: item for item in unfinished[rank::num_processes]}
     unreadable: list[Prediction] = []
-    for found in predictor(list(map(Path, places)), scorer, show_progress=True):
-        if found.scores:
-            folder.write(found, places[str(found.image)], scorer, predictor.palette)
-        else:
-            unreadable.append(found)
-    unreadable = [item for some in all_gather_object(unreadable) for item in some]
-    if rank:
-        return None
-    order = {os.path.abspath(image): number for number, image in enumerate(files)}
-    rows = sorted(folder.rows(), key=lambda row: order.get(row['path'], -1))
-    unreadable.sort(key=lambda item: order[os.path.abspath(item.image)])
-    _check_any(rows, unreadable)
-    before = len(rows) - (len(left) - len(unreadable))
-    others = sum(row['path'] not in order for row in rows)
-    report = Report(scorer.folder(rows), rows, unreadable, before, others)
-    folder.close(report, page=gallery_of(rows) if pictures else '')
-    return report
+    paths = [Path(image) for image in items]
+    for prediction in predict_rows(predictor, paths, evidence, show_progress=True):
+        if prediction.reason:
+            unreadable.append(prediction)
+            continue
+        picture = None
+        if options.pictures:
+            picture = draw_picture(prediction, evidence, predictor)
+        folder.write(prediction.row, prediction.arrays, picture, items[str(prediction.image)])
+    unreadable_by_rank = all_gather_object(unreadable)
+    if rank > 0:
+        leave_processes()
+        return
+    unreadable = list(chain.from_iterable(unreadable_by_rank))
+    lines = close_folder(folder, files, evidence, unreadable, num_unfinished=len(unfinished))
+    print('\n'.join(lines))
+    print(f'{options.out}: {", ".join(sorted(os.listdir(options.out)))}')
+    leave_processes(INCOMPLETE if unreadable else 0)
 
 
-def _check_any(found: Sequence, unreadable: Sequence[Prediction]) -> None:
-    """Raise a UserError if no image has been predicted."""
-    if unreadable and not found:
-        first, count = unreadable[0], len(unreadable)
+def close_folder(
+    folder: PredictionFolder,
+    files: Sequence[Path],
+    evidence: Evidence,
+    unreadable: list[Prediction],
+    *,
+    num_unfinished: int,
+) -> list[str]:
+    """Write the tables and the page of all images, and return what the command prints.
+
+    Args:
+        folder: Folder with the scores of each image.
+        files: Files that this call names.
+        evidence: Threshold and validation.
+        unreadable: Files without a prediction.
+        num_unfinished: Number of the files that earlier calls had not finished.
+    """
+    order = {os.path.abspath(file): index for index, file in enumerate(files)}
+    rows = folder.read_rows()
+    rows.sort(key=lambda row: order.get(row['path'], -1))
+    unreadable.sort(key=lambda prediction: order[os.path.abspath(prediction.image)])
+    check_any_predicted(rows, unreadable)
+    summary = summarize_rows(rows, evidence, unreadable)
+    folder.close(rows, summary, gallery=gallery_page(rows) if folder.pictures else '')
+    num_predicted_now = num_unfinished - len(unreadable)
+    return summary_lines(
+        summary,
+        rows,
+        num_earlier=len(rows) - num_predicted_now,
+        num_unnamed=sum(row['path'] not in order for row in rows),
+    )
+
+
+def prepare_prediction(options: PredictOptions) -> tuple[Predictor, Evidence, dict]:
+    """Return what predicts, what is known of it, and the settings that predictions depend on."""
+    cfg = load_config(options.members[0].config, options.cfg_options)
+    split = 'test' if cfg.get('test_dataloader') else 'val'
+    # A pipeline that reads no files is refused before the checkpoints are read.
+    steps_without_labels((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
+    networks = read_networks(
+        cfg, options.members, lambda path: load_config(path, options.cfg_options)
+    )
+    model = prepare_model(cfg, networks, options, [split], disagreement=options.disagreement)
+    predictor = Predictor(cfg, model.checkpoints, device=options.device, workers=options.workers)
+    evidence = read_evidence(options, model.description)
+    settings = {
+        **identity(model.description),
+        'disagreement': options.disagreement,
+        **evidence.settings,
+    }
+    return predictor, evidence, settings
+
+
+def predict_rows(
+    predictor: Predictor, files: Sequence[Path], evidence: Evidence, *, show_progress: bool
+) -> Iterator[Prediction]:
+    """Yield the prediction of each file with its row, in their order."""
+    for prediction in predictor.predict_files(files, show_progress=show_progress):
+        if not prediction.reason:
+            prediction.row = image_row(prediction, evidence, predictor.classes)
+        yield prediction
+
+
+def draw_picture(prediction: Prediction, evidence: Evidence, predictor: Predictor) -> Image.Image:
+    """Return the picture of a prediction, with its scores in words."""
+    arrays = prediction.arrays
+    captions = picture_captions(prediction.row, evidence.threshold)
+    if 'probabilities' in arrays:
+        return draw_classification(
+            prediction.pixels,
+            arrays['probabilities'],
+            classes=predictor.classes,
+            captions=captions,
+        )
+    return draw_segmentation(
+        prediction.pixels,
+        arrays['predicted'],
+        arrays['confidence'],
+        threshold=evidence.threshold,
+        classes=predictor.classes,
+        palette=predictor.palette,
+        captions=captions,
+        objects=arrays['objects'],
+        scores=legend_texts(prediction.row['objects']),
+    )
+
+
+def check_any_predicted(rows: Sequence[dict], unreadable: Sequence[Prediction]) -> None:
+    """Refuse a summary of no image."""
+    if unreadable and not rows:
+        first = unreadable[0]
         raise UserError(
-            f'none of the {count} files can be predicted; {first.image}: {first.reason}'
+            f'none of the {len(unreadable)} files can be predicted; {first.image}: {first.reason}'
         )
 
 
-def _texts(named: Files) -> list[str]:
-    """Return paths as texts, of one or of several."""
-    return [os.fspath(p) for p in ([named] if isinstance(named, (str, os.PathLike)) else named)]
+def as_paths(paths: Files) -> list[str]:
+    """Return one path or several as a list of texts."""
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    return [os.fspath(path) for path in paths]

@@ -7,199 +7,252 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from mmcalib.commands.predict.predictor import Prediction
-from mmcalib.commands.predict.scores import Scorer
-from mmcalib.commands.predict.words import Report, captions_of
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 from mmcalib.runs.record import differences, read_json
-from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 
-SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
-TABLE, OBJECTS = 'predictions.csv', 'objects.csv'
-SCORES, ARRAYS, PICTURES = 'scores', 'arrays', 'pictures'
-SUFFIXES = {SCORES: '.json', ARRAYS: '.npz', PICTURES: '.png'}
-KEPT = ('predicted', 'confidence', 'objects', 'probabilities')  # of a prediction, in arrays
-BOX = ('top', 'bottom', 'left', 'right')
-COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', 'accuracy_low',
-           'accuracy_high', 'mutual_information', 'note', 'files')  # fmt: skip
-OBJECT_COLUMNS = ('image', 'object', 'label', 'name', 'pixels', 'share', 'confidence',
-                  'expected_iou', 'found', 'calibrated_iou', *BOX, 'files')  # fmt: skip
-OF_A_KILLED_PROCESS = re.compile(r'\..*\.[0-9a-f]+\.json')  # see whole_file
-MOST_OBJECTS = 20  # in the legend of a picture
+SETTINGS = 'settings.json'
+SUMMARY = 'summary.json'
+GALLERY = 'gallery.html'
+PREDICTIONS_TABLE = 'predictions.csv'
+OBJECTS_TABLE = 'objects.csv'
+SCORES_FOLDER = 'scores'
+ARRAYS_FOLDER = 'arrays'
+PICTURES_FOLDER = 'pictures'
+# Scores are written last and removed last.
+SUFFIXES = {SCORES_FOLDER: '.json', ARRAYS_FOLDER: '.npz', PICTURES_FOLDER: '.png'}
+TABLE_COLUMNS = (
+    'image',
+    'label',
+    'name',
+    'confidence',
+    'kept',
+    'expected_accuracy',
+    'accuracy_low',
+    'accuracy_high',
+    'mutual_information',
+    'note',
+    'files',
+)
+OBJECT_COLUMNS = (
+    'image',
+    'object',
+    'label',
+    'name',
+    'pixels',
+    'share',
+    'confidence',
+    'expected_iou',
+    'found',
+    'calibrated_iou',
+    'top',
+    'bottom',
+    'left',
+    'right',
+    'files',
+)
+# Names of the temporary files that whole_file leaves if its process is killed.
+TEMPORARY_SCORES = re.compile(r'\..*\.[0-9a-f]+\.json')
 
 
 class PredictionFolder:
-    """Writes predictions so that what is finished stays, whatever happens to the rest.
+    """Folder whose finished predictions stay, whatever happens to the rest.
 
-    The file of an image's scores comes after its other files. An image without one is predicted,
-    and so is one that has changed since, or lacks a file that is wanted. So any number of processes
-    may share the folder.
+    The scores of an image are written after its other files. An image without scores is predicted,
+    and so is one that has changed since, or lacks a file that is asked for. So any number of
+    processes may share the folder.
 
     Args:
-        folder: To write to.
-        kinds: Of ``'arrays'`` and ``'pictures'``, those that are wanted.
+        folder: Path of the folder.
+        arrays: Whether images have their arrays there.
+        pictures: Whether images have a picture there.
     """
 
-    def __init__(self, folder: str | Path, kinds: Collection[str]) -> None:
-        self.folder, self.kinds = Path(folder), kinds
+    def __init__(self, folder: str | Path, *, arrays: bool, pictures: bool) -> None:
+        self.folder = Path(folder)
+        self.arrays = arrays
+        self.pictures = pictures
 
     def open(self, settings: Mapping, *, overwrite: bool = False) -> None:
         """Begin, or go on where an earlier call stopped.
 
+        It prevents wrong numbers: predictions of other settings do not mix.
+
         Args:
-            settings: What predictions depend on, for JSON.
-            overwrite: Remove what is there.
+            settings: Values that predictions depend on, for JSON.
+            overwrite: Whether to remove earlier predictions.
 
         Raises:
             UserError: If the folder has predictions of other settings, or scores of another tool.
         """
-        file, settings = self.folder / SETTINGS, _plain(settings)
-        if not file.is_file() and (self.folder / SCORES).exists():
-            raise UserError(f'{self.folder / SCORES} is not from this tool: name another --out')
+        file = self.folder / SETTINGS
+        scores_folder = self.folder / SCORES_FOLDER
+        settings = without_nan(settings)
+        if not file.is_file() and scores_folder.exists():
+            raise UserError(f'{scores_folder} is not from this tool: name another --out')
         if file.is_file() and overwrite:
-            for row in self.rows():
-                for kind in reversed(SUFFIXES):
-                    self.file(kind, row['files']).unlink(missing_ok=True)
-            for name in (TABLE, OBJECTS, SUMMARY, GALLERY):
-                (self.folder / name).unlink(missing_ok=True)
+            self.remove_predictions()
         elif file.is_file():
-            for wrong in differences(read_json(file, 'add --overwrite'), settings):
+            difference = next(differences(read_json(file, 'add --overwrite'), settings), None)
+            if difference is not None:
                 raise UserError(
-                    f'{self.folder} has predictions with {wrong}: name another folder, or add '
+                    f'{self.folder} has predictions with {difference}: name another folder, or add '
                     '--overwrite to start again'
                 )
-        _write(file, settings)
+        write_json(file, settings)
 
-    def file(self, kind: str, name: str) -> Path:
+    def remove_predictions(self) -> None:
+        """Remove the files of all finished images, and the tables of all of them."""
+        for row in self.read_rows():
+            # Until its scores are gone, an interrupted removal finds the other files again.
+            for subfolder in reversed(SUFFIXES):
+                self.image_file(subfolder, row['files']).unlink(missing_ok=True)
+        for name in (PREDICTIONS_TABLE, OBJECTS_TABLE, SUMMARY, GALLERY):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def image_file(self, subfolder: str, name: str) -> Path:
         """Return the path of a file of an image."""
-        return self.folder / kind / f'{name}{SUFFIXES[kind]}'
+        return self.folder / subfolder / f'{name}{SUFFIXES[subfolder]}'
 
-    def rows(self) -> list[dict]:
+    def read_rows(self) -> list[dict]:
         """Return the scores of all images that are finished."""
-        paths = sorted((self.folder / SCORES).rglob('*.json'))
-        paths = [path for path in paths if not OF_A_KILLED_PROCESS.fullmatch(path.name)]
-        return [read_json(path, 'remove it, and run this again') for path in paths]
+        rows = []
+        for path in sorted((self.folder / SCORES_FOLDER).rglob('*.json')):
+            if not TEMPORARY_SCORES.fullmatch(path.name):
+                rows.append(read_json(path, 'remove it, and run this again'))
+        return rows
 
-    def left(self, images: Sequence[Path]) -> list[dict]:
-        """Return the images that are not finished, where they are, and the names of their files.
+    def find_unfinished(self, images: Sequence[Path]) -> list[dict]:
+        """Return the images to predict, each with its path, its state and the name of its files.
 
         Raises:
             UserError: If two images would have the same files.
         """
-        rows = {row['path']: row for row in self.rows()}
-        taken, left = {row['files'] for row in rows.values()}, []
+        finished = {row['path']: row for row in self.read_rows()}
+        taken_names = {row['files'] for row in finished.values()}
         paths = {os.path.abspath(image): image for image in images}
         root = os.path.commonpath([os.path.dirname(path) for path in paths])
-        names = {path: Path(os.path.relpath(path, root)) for path in paths}
-        stems = Counter(name.with_suffix('') for name in names.values())
+        relative_paths = {path: Path(os.path.relpath(path, root)) for path in paths}
+        times = Counter(relative.with_suffix('') for relative in relative_paths.values())
+        unfinished = []
         for path, image in paths.items():
-            row, name = rows.get(path), names[path].with_suffix('')
-            files = row['files'] if row else name.as_posix()
-            if row:
-                there = all(self.file(kind, files).is_file() for kind in self.kinds)
-                if there and row | _state_of(path) == row:
+            state = file_state(path)
+            row = finished.get(path)
+            if row is None:
+                stem = relative_paths[path].with_suffix('')
+                name = stem.as_posix()
+                if times[stem] > 1 or name in taken_names:  # 13.png and 13.jpg share a stem.
+                    name = relative_paths[path].as_posix()
+                    if name in taken_names:
+                        raise UserError(
+                            f'{image} and another image would share a file {stem} in '
+                            f'{self.folder}: predict them into two folders'
+                        )
+            else:
+                name = row['files']
+                if self.has_files(name) and row | state == row:
                     continue
-                self.file(SCORES, files).unlink()
-            elif stems[name] > 1 or files in taken:  # as 13.png and 13.jpg have one
-                files = names[path].as_posix()
-                if files in taken:
-                    raise UserError(
-                        f'{image} and another image would share a file {name} in {self.folder}: '
-                        'predict them into two folders'
-                    )
-            taken.add(files)
-            left.append({'image': str(image), 'path': path, 'files': files, **_state_of(path)})
-        return left
+                self.image_file(SCORES_FOLDER, name).unlink()
+            taken_names.add(name)
+            unfinished.append({'image': str(image), 'path': path, 'files': name, **state})
+        return unfinished
+
+    def has_files(self, name: str) -> bool:
+        """Return whether an image has all files that are asked for."""
+        if self.arrays and not self.image_file(ARRAYS_FOLDER, name).is_file():
+            return False
+        return not self.pictures or self.image_file(PICTURES_FOLDER, name).is_file()
 
     def write(
-        self, found: Prediction, place: Mapping, scorer: Scorer, palette: Sequence | None
+        self,
+        row: Mapping,
+        arrays: Mapping[str, np.ndarray],
+        picture: Image.Image | None,
+        item: Mapping,
     ) -> None:
         """Write the files of an image, its scores last.
 
+        Args:
+            row: Scores of the image.
+            arrays: Arrays of the prediction.
+            picture: Picture of it; None if pictures are not asked for.
+            item: Entry of the image in :meth:`find_unfinished`.
+
         Raises:
-            OSError: If there is no room; the next call goes on here.
+            OSError: If the disk is full; the next call goes on here.
         """
-        arrays = {key: getattr(found, key) for key in KEPT} | found.disagreement
-        for kind in self.kinds:
-            with whole_file(self.file(kind, place['files'])) as path:
-                if kind == ARRAYS:
-                    kept = {key: _narrow(a) for key, a in arrays.items() if a is not None}
-                    np.savez_compressed(path, **kept)
-                else:
-                    _picture(found, scorer, palette).save(path)
-        _write(self.file(SCORES, place['files']), {**asdict(found.scores), **place})
+        name = item['files']
+        if self.arrays:
+            narrow_arrays = {key: narrow(values) for key, values in arrays.items()}
+            with whole_file(self.image_file(ARRAYS_FOLDER, name)) as path:
+                np.savez_compressed(path, **narrow_arrays)
+        if self.pictures:
+            with whole_file(self.image_file(PICTURES_FOLDER, name)) as path:
+                picture.save(path)
+        write_json(self.image_file(SCORES_FOLDER, name), {**row, **item})
 
-    def close(self, report: Report, *, page: str = '') -> None:
-        """Write the tables of all scores, the summary, and the page of pictures if there is one."""
-        rows, summary = report.rows, asdict(report.scores)
-        summary['unreadable'] = [
-            {'image': str(item.image), 'reason': item.reason} for item in report.unreadable
-        ]
-        of_means = any(row['mutual_information'] is not None for row in rows)
-        columns = [key for key in COLUMNS if of_means or key != 'mutual_information']
-        objects = []
+    def close(self, rows: Sequence[Mapping], summary: Mapping, *, gallery: str = '') -> None:
+        """Write the tables of all rows, the summary, and the page of pictures if there is one."""
+        table_rows = []
+        object_rows = []
         for row in rows:
-            row['accuracy_low'], row['accuracy_high'] = row['accuracy_interval']
-            for found in row['objects']:
-                objects.append(row | found | dict(zip(BOX, found['box'], strict=True)))
-        _table(self.folder / TABLE, columns, rows)
-        if objects:
-            _table(self.folder / OBJECTS, OBJECT_COLUMNS, objects)
-        _write(self.folder / SUMMARY, summary)
-        if page:
+            low, high = row['accuracy_interval']
+            table_rows.append({**row, 'accuracy_low': low, 'accuracy_high': high})
+            for item in row['objects']:
+                top, bottom, left, right = item['box']
+                box = {'top': top, 'bottom': bottom, 'left': left, 'right': right}
+                object_rows.append({**row, **item, **box})
+        columns = list(TABLE_COLUMNS)
+        if all(row['mutual_information'] is None for row in rows):
+            columns.remove('mutual_information')
+        write_csv(self.folder / PREDICTIONS_TABLE, columns, table_rows)
+        if object_rows:
+            write_csv(self.folder / OBJECTS_TABLE, OBJECT_COLUMNS, object_rows)
+        write_json(self.folder / SUMMARY, summary)
+        if gallery:
             with whole_file(self.folder / GALLERY) as path:
-                path.write_text(page, encoding='utf-8', errors='backslashreplace')
+                path.write_text(gallery, encoding='utf-8', errors='backslashreplace')
 
 
-def _picture(found: Prediction, scorer: Scorer, palette: Sequence | None) -> Image.Image:
-    texts = dict(classes=scorer.classes, captions=captions_of(found.scores, scorer.threshold))
-    if found.probabilities is not None:
-        return draw_classification(found.pixels, found.probabilities, **texts)
-    shown = sorted(found.scores.objects, key=lambda o: -o.pixels)[:MOST_OBJECTS]
-    texts['scores'] = {o.object: (o.label, f'{100 * o.score:.1f} %') for o in shown}
-    texts['objects'] = found.objects
-    texts |= dict(threshold=scorer.threshold, palette=palette)
-    return draw_segmentation(found.pixels, found.predicted, found.confidence, **texts)
-
-
-def _state_of(path: str) -> dict:
-    """Return what tells whether an image was replaced; nothing of one that is not there."""
+def file_state(path: str) -> dict:
+    """Return size and time of a file, which tell whether it was replaced; nothing if it is gone."""
     try:
         status = os.stat(path)
-    except OSError:  # which is said when it is to be read
+    except OSError:  # The error is reported when the file is to be read.
         return {}
     return {'bytes': status.st_size, 'modified': status.st_mtime_ns}
 
 
-def _plain(content: object) -> dict:
-    """Return content as JSON has it, where NaN and infinity are null."""
+def without_nan(content: object) -> object:
+    """Return content as JSON has it, with None in place of NaN and infinity."""
     return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
-def _write(file: Path, content: Mapping) -> None:
+def write_json(file: Path, content: Mapping) -> None:
+    """Write a JSON file, whole or not at all."""
+    text = json.dumps(without_nan(content), indent=2)
     with whole_file(file) as path:
-        path.write_text(json.dumps(_plain(content), indent=2) + '\n', encoding='utf-8')
+        path.write_text(f'{text}\n', encoding='utf-8')
 
 
-def _table(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
-    # What is no text in a file's name is written as an escape.
-    text = dict(newline='', encoding='utf-8', errors='backslashreplace')
-    with whole_file(file) as path, path.open('w', **text) as table:
-        writer = csv.DictWriter(table, columns, extrasaction='ignore')
+def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
+    """Write a table, whole or not at all."""
+    # The name of a file may be no text; such bytes are written as escapes.
+    as_text = dict(newline='', encoding='utf-8', errors='backslashreplace')
+    with whole_file(file) as path, path.open('w', **as_text) as stream:
+        writer = csv.DictWriter(stream, columns, extrasaction='ignore')
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _narrow(values: np.ndarray) -> np.ndarray:
-    """Return classes in the fewest bytes that hold them, and other values as they are."""
+def narrow(values: np.ndarray) -> np.ndarray:
+    """Return integers in the fewest bytes that hold them, and other values as they are."""
     if values.dtype.kind != 'i':
         return values
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))

@@ -15,78 +15,105 @@ from PIL import Image, UnidentifiedImageError
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.hooks.broken_samples_hook import file_problem
 
-IMAGES = tuple(f'.{kind}' for kind in ('bmp', 'dib', 'gif', 'jp2', 'jpe', 'jpeg', 'jpg', 'pbm',
-                'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp'))  # fmt: skip
-LISTS = frozenset({'.lst', '.txt'})
+IMAGE_SUFFIXES = (
+    '.bmp',
+    '.dib',
+    '.gif',
+    '.jp2',
+    '.jpe',
+    '.jpeg',
+    '.jpg',
+    '.pbm',
+    '.pgm',
+    '.png',
+    '.pnm',
+    '.ppm',
+    '.tif',
+    '.tiff',
+    '.webp',
+)
+LIST_SUFFIXES = ('.lst', '.txt')
+GREY_NOTE = 'grey, read as colour'
+GREY_MODES = ('1', 'L', 'LA')
 
 
 def find_images(sources: Sequence[str | Path]) -> list[Path]:
-    """Return the files that are meant, each once, those of a folder in the order of their names.
+    """Return the image files that some sources name, each once.
 
     Args:
-        sources: Files, of whatever name; folders, of which all images count, also those further
-            down; patterns such as ``day*/*.jpg``; and ``.txt`` or ``.lst`` files with a path a
-            line, from the current folder or else from that of the list.
+        sources: Files, of whatever name; folders, whose images count in the order of their names,
+            also those further down; patterns such as ``day*/*.jpg``; and ``.txt`` or ``.lst`` files
+            with a path per line, relative to the current folder or to the list.
 
     Raises:
-        UserError: If a source is not there, or names no image.
+        UserError: If a source does not exist, or names no image.
     """
-    found: dict[str, Path] = {}
-    for source in map(str, sources):
-        for path in _files_of(source):
-            found.setdefault(os.path.abspath(path), path)
-    if not found:
+    images: dict[str, Path] = {}
+    for source in sources:
+        for path in find_source_images(str(source)):
+            images.setdefault(os.path.abspath(path), path)
+    if not images:
         raise UserError('name at least one image, a folder, a pattern or a list')
-    return list(found.values())
+    return list(images.values())
 
 
-def _files_of(source: str) -> list[Path]:
+def find_source_images(source: str) -> list[Path]:
+    """Return the image files that one source names, see :func:`find_images`."""
     path = Path(source)
     if path.is_file():
-        return _files_listed(path) if path.suffix.lower() in LISTS else [path]
+        return read_list(path) if path.suffix.lower() in LIST_SUFFIXES else [path]
     if path.is_dir():
-        files, what = sorted(_files_below(path)), f'the folder {source} has'
+        files = sorted(walk_files(path))
+        subject = f'the folder {source} has'
     elif glob.has_magic(source):
         files = [Path(name) for name in sorted(glob.glob(source, recursive=True))]
-        what = f'{source!r} matches'
+        subject = f'{source!r} matches'
     else:
         raise UserError(f'there is no image, folder or list {source!r} in {os.getcwd()}')
-    # A link to nothing is named with what cannot be read.
-    images = [file for file in files if file.suffix.lower() in IMAGES and not file.is_dir()]
+    # A broken link counts, so that it is listed with the files that cannot be read.
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES and not file.is_dir()]
     if not images:
-        raise UserError(f'{what} no image among {len(files)} files')
+        raise UserError(f'{subject} no image among {len(files)} files')
     return images
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    seen = set()  # links may lead in a circle
-    for where, folders, names in os.walk(folder, followlinks=True):
-        seen.add(os.path.realpath(where))
-        folders[:] = [name for name in folders if not name.startswith('.')]
-        folders[:] = [f for f in folders if os.path.realpath(os.path.join(where, f)) not in seen]
-        yield from (Path(where, name) for name in names if not name.startswith('.'))
+def walk_files(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder and below, without hidden ones."""
+    visited = set()  # Links may lead in a circle.
+    for parent, subfolders, names in os.walk(folder, followlinks=True):
+        visited.add(os.path.realpath(parent))
+        # os.walk goes on with the subfolders that are left in its list.
+        for name in list(subfolders):
+            if name.startswith('.') or os.path.realpath(os.path.join(parent, name)) in visited:
+                subfolders.remove(name)
+        for name in names:
+            if not name.startswith('.'):
+                yield Path(parent, name)
 
 
-def _files_listed(file: Path) -> list[Path]:
-    lines = map(str.strip, file.read_text(encoding='utf-8-sig').splitlines())
-    lines = [line for line in lines if line and not line.startswith('#')]
-    listed = [line if os.path.exists(line) else os.path.join(file.parent, line) for line in lines]
-    if not any(map(os.path.isfile, listed)):
+def read_list(file: Path) -> list[Path]:
+    """Return the paths in a list; missing files are reported later, with the unreadable ones."""
+    lines = []
+    for line in file.read_text(encoding='utf-8-sig').splitlines():
+        text = line.strip()
+        if text and not text.startswith('#'):
+            lines.append(text)
+    paths = []
+    for line in lines:
+        paths.append(Path(line) if os.path.exists(line) else Path(file.parent, line))
+    if not any(path.is_file() for path in paths):
         raise UserError(
             f'none of the {len(lines)} lines of {file} is a file: write one path per line, '
             'relative to the current folder or to the list'
         )
-    # Single ones that are missing are named with those that cannot be read.
-    return list(map(Path, listed))
+    return paths
 
 
-GREY = 'grey, read as colour'
+def check_image(image: Path) -> tuple[str, str]:
+    """Return why a file is no whole image, and how it is read; each empty if there is nothing.
 
-
-def look_at(image: Path) -> tuple[str, str]:
-    """Return the reason why a file is no whole image, and a remark on one; empty if none.
-
-    The toolboxes read all files as 8-bit colour images, and fill what was cut off with grey.
+    It prevents wrong numbers: the toolboxes read all files as 8-bit colour images, and fill what
+    was cut off with grey.
     """
     problem = file_problem(str(image))
     if problem:
@@ -95,15 +122,32 @@ def look_at(image: Path) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             with Image.open(image) as file:
-                mode, frames = file.mode, getattr(file, 'n_frames', 1)
-                file.draft('RGB', (1, 1))  # an eighth of a JPEG suffices
+                mode = file.mode
+                num_frames = getattr(file, 'n_frames', 1)
+                file.draft('RGB', (1, 1))  # An eighth of a JPEG suffices to see that it is whole.
                 file.load()
     except (UnidentifiedImageError, Image.DecompressionBombError):
-        unread = cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED) is None
-        return 'it is not an image' * unread, ''
+        # OpenCV, which the toolboxes use, may know a format that Pillow does not.
+        pixels = cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED)
+        return ('it is not an image' if pixels is None else ''), ''
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''
-    notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' else []
-    notes += [GREY] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
-    notes += [f'the first of {frames} frames'] if frames > 1 else []
-    return '', '; '.join(notes)
+    return '', describe_reading(mode, num_frames)
+
+
+def describe_reading(mode: str, num_frames: int) -> str:
+    """Return what the toolboxes change when they read an image, empty for nothing.
+
+    Args:
+        mode: Mode of the pixels, as Pillow names it.
+        num_frames: Number of frames in the file.
+    """
+    is_deep = mode.startswith(('I', 'F'))
+    notes = []
+    if is_deep:
+        notes.append(f'{mode} pixels were read as 8-bit')
+    if is_deep or mode in GREY_MODES:
+        notes.append(GREY_NOTE)
+    if num_frames > 1:
+        notes.append(f'the first of {num_frames} frames')
+    return '; '.join(notes)

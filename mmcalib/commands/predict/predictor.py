@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -12,16 +12,16 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
 from torch.utils.data import DataLoader
 
-from mmcalib.commands.predict.image_files import GREY, look_at
-from mmcalib.commands.predict.scores import ImageScores, Scorer
+from mmcalib.commands.predict.image_files import GREY_NOTE, check_image
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
 from mmcalib.openmmlab.sample_writing import disagreement_in
 from mmcalib.openmmlab.samples import background_index, read_samples
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.objects import find_map_objects, map_confidence
+from mmcalib.predictions.objects import Objects, find_map_objects, map_confidence
 from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
@@ -33,59 +33,53 @@ LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
     'docs/howto/predict.md has one for the digits'
 )
-# What a model raises at an image that it does not take.
+# Errors that a model raises at an image that it cannot predict.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
 
 
 @dataclass
 class Prediction:
-    """An image file and its prediction, or the reason why there is none.
+    """The prediction of an image file, or the reason why there is none.
 
     Attributes:
-        image: The file.
-        reason: Why there is no prediction, else empty; then the other attributes are empty too.
-        note: What became of the file while it was read, such as of grey pixels; else empty.
-        scores: Of the prediction.
-        predicted: ``(H, W)`` classes of the pixels; of a classifier, one.
-        confidence: Their probabilities, float32, of the same shape.
-        probabilities: ``(K,)`` of all classes of a classifier, None of a segmentor.
-        disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
-            as ``mutual_information`` in nats; else empty.
-        objects: ``(H, W)`` of a segmentor, the number of the object that each pixel is of, as in
-            its scores, 0 for none; None of a classifier.
-        pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; not kept by :func:`mmcalib.predict`.
+        image: File.
+        reason: Why there is no prediction, else empty.
+        note: How the file was read if not as it is, such as grey pixels as colours; else empty.
+        arrays: ``predicted`` and ``confidence``, ``(H, W)`` of a segmentor and ``()`` of a
+            classifier; a classifier's ``probabilities`` ``(K,)``; a segmentor's ``objects``
+            ``(H, W)``, the number of the object of each pixel, from 1 on, 0 for none;
+            ``mutual_information`` in nats if the disagreement of a mean was asked for.
+        objects: Objects of a segmentor in the order of their numbers, as ``objects.csv`` has them;
+            ``found`` and ``calibrated_iou`` are None, since only `row` has what a validation adds.
+        row: Scores of the image, as its file in ``scores/`` has them.
+        pixels: ``(H, W, 3)`` uint8, RGB; None in the results of :func:`mmcalib.predict`.
     """
 
     image: Path
     reason: str = ''
     note: str = ''
-    scores: ImageScores | None = None
-    predicted: np.ndarray | None = None
-    confidence: np.ndarray | None = None
-    probabilities: np.ndarray | None = None
-    disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
-    objects: np.ndarray | None = None
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    objects: list[dict] = field(default_factory=list)
+    row: dict = field(default_factory=dict)
     pixels: np.ndarray | None = None
 
 
 class Predictor:
-    """Predicts image files by the test pipeline of a config, without the steps for labels.
+    """Model that predicts image files, by the test pipeline of its config without labels.
 
     Args:
-        cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox, or as
-            :func:`~mmcalib.runs.model.prepare_model` made it of that.
-        checkpoints: Of each member; they must fill the model.
-        device: Such as ``'cuda:1'``; a GPU if there is one.
-        workers: Processes that read files.
+        cfg: Config of either toolbox, as :func:`~mmcalib.runs.model.prepare_model` has left it.
+        checkpoints: Checkpoint of each member.
+        device: Device such as ``'cuda:1'``; None for a GPU if there is one.
+        workers: Number of processes that read files.
 
     Attributes:
-        classes: K names, as the first checkpoint has them; numbers if it names none, or not as
-            many.
-        palette: Their RGB colours, None if unknown.
+        classes: K names, those of the first checkpoint; numbers if it has none, or not K.
+        palette: RGB colours of the classes, None if unknown.
 
     Raises:
-        UserError: If a checkpoint is of another model, the model cannot be built, or the pipeline
-            loads no files.
+        UserError: If a checkpoint does not fill its model, the model cannot be built or has several
+            labels, or the pipeline loads no files.
     """
 
     def __init__(
@@ -94,93 +88,125 @@ class Predictor:
         checkpoints: Sequence[Checkpoint],
         *,
         device: str | None = None,
-        workers: int,
+        workers: int = 0,
     ) -> None:
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
-        self.batch_size, self.workers = loader.get('batch_size') or 1, workers
-        steps = unlabelled_steps(loader.get('dataset'))
-        with (
-            building('the model or its pipeline cannot be built: '),
-            MODELS.switch_scope_and_registry(cfg.get('default_scope')),
-        ):
-            self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
+        self.batch_size = loader.get('batch_size') or 1
+        self.workers = workers
+        load_file, *other_steps = steps_without_labels(loader.get('dataset'))
+        in_scope = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
+        with building('the model or its pipeline cannot be built: '), in_scope:
+            self._load_file = Compose([load_file])
+            self._transform = Compose(other_steps)
             model = build_model(cfg, checkpoints)
-            self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
+            if device is None:
+                device = 'cuda' if torch.cuda.is_available() else 'cpu'
+            self.model = model.to(device)
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
-        count = classes_of_head(innermost(model))
         self.classes = checkpoints[0].classes
         self.palette = checkpoints[0].dataset_meta.get('palette')
-        if count not in (None, len(self.classes)):
-            self.classes, self.palette = [str(k) for k in range(count)], None
+        num_classes = classes_of_head(innermost(model))
+        if num_classes not in (None, len(self.classes)):
+            self.classes = [str(label) for label in range(num_classes)]
+            self.palette = None
 
-    def __call__(
-        self, images: Sequence[Path], scorer: Scorer, *, show_progress: bool = False
+    def predict_files(
+        self, images: Sequence[Path], *, show_progress: bool = False
     ) -> Iterator[Prediction]:
-        """Yield each file's prediction, in their order; images of one size share a batch."""
-        options = dict(batch_size=None, num_workers=self.workers, collate_fn=self._load)
-        loaded = DataLoader(images, **options)
+        """Yield the prediction of each file, in their order; images of one size share a batch."""
+        loaded = DataLoader(
+            images, batch_size=None, num_workers=self.workers, collate_fn=self._read
+        )
         if show_progress:
             loaded = progress(loaded, 'Predicting')
-        for size, group in groupby(loaded, key=lambda item: _size(item[1])):
-            while batch := list(islice(group, self.batch_size)):
-                yield from self._predict(batch, scorer) if size else (found for found, _ in batch)
+        for shape, same_shape in groupby(loaded, key=lambda item: input_shape(item[1])):
+            for batch in split_batches(same_shape, self.batch_size):
+                if shape:
+                    yield from self._predict(batch)
+                else:  # The files cannot be read.
+                    yield from (prediction for prediction, _ in batch)
 
-    def _load(self, image: Path) -> tuple[Prediction, dict]:
-        """Read a file; return it with what the model takes, nothing of one that is unreadable."""
-        reason, note = look_at(image)
-        if not reason:
-            results = dict(img_path=str(image), sample_idx=0, seg_fields=[])
-            try:
-                results = self._read(results | dict(reduce_zero_label=False))
-                pixels = as_rgb(results['img'])
-                if results['img'].ndim == 2 or results['img'].shape[2] == 1:
-                    note = note.replace(GREY, '').strip('; ')  # read as what it is
-                return Prediction(image, note=note, pixels=pixels), self._transform(results)
-            except Exception as error:  # of whatever a decoder or a transform does not take
-                reason = f'{type(error).__name__}: {error}'
-        return Prediction(image, reason), {}
+    def _read(self, image: Path) -> tuple[Prediction, dict]:
+        """Return a file without its prediction, and the input of the model, empty without one."""
+        reason, note = check_image(image)
+        if reason:
+            return Prediction(image, reason), {}
+        results = dict(img_path=str(image), sample_idx=0, seg_fields=[], reduce_zero_label=False)
+        try:
+            results = self._load_file(results)
+            pixels = as_rgb(results['img'])
+            is_grey = results['img'].ndim == 2 or results['img'].shape[2] == 1
+            if is_grey:  # The pipeline reads grey pixels as what they are.
+                note = note.replace(GREY_NOTE, '').strip('; ')
+            return Prediction(image, note=note, pixels=pixels), self._transform(results)
+        except Exception as error:  # A decoder or a transform may raise anything.
+            return Prediction(image, f'{type(error).__name__}: {error}'), {}
 
-    def _predict(
-        self, batch: list[tuple[Prediction, dict]], scorer: Scorer
-    ) -> Iterator[Prediction]:
-        """Yield the predictions of a batch; where that fails, of each image alone."""
-        background = background_index(self.classes)
-        data = [{key: item[key] for key in ('inputs', 'data_samples')} for _, item in batch]
+    def _predict(self, batch: list[tuple[Prediction, dict]]) -> Iterator[Prediction]:
+        """Yield the predictions of a batch; if it fails, predict each of its images alone."""
+        inputs = [{key: item[key] for key in ('inputs', 'data_samples')} for _, item in batch]
+        images = [prediction for prediction, _ in batch]
         try:
             with torch.no_grad(), full_precision():
-                samples = self.model.test_step(pseudo_collate(data))
-            samples = [sample.to_dict() for sample in samples]
+                samples = self.model.test_step(pseudo_collate(inputs))
             results = []
-            for sample, (image, _) in zip(samples, batch, strict=True):
-                (predictions,) = read_samples([sample], [str(image.image)], labelled=False)
-                objects = None
-                if predictions.are_maps:
-                    objects = find_map_objects(predictions, background=background)
-                results.append((predictions, objects))
+            for sample, prediction in zip(samples, images, strict=True):
+                results.append(self._read_result(sample, str(prediction.image)))
         except NOT_PREDICTED as error:
-            if len(batch) == 1:
-                kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
-                yield Prediction(batch[0][0].image, f'{kind}{error}')
-            for item in batch if len(batch) > 1 else ():
-                yield from self._predict([item], scorer)
+            if len(batch) > 1:
+                for item in batch:
+                    yield from self._predict([item])
+                return
+            # A ValueError is a sentence of this package; others are named by their types.
+            kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+            yield Prediction(images[0].image, f'{kind}{error}')
             return
-        for sample, (predictions, objects), (image, _) in zip(samples, results, batch, strict=True):
-            image.disagreement = disagreement_in(sample)
-            image.disagreement.pop('predictions', None)
-            image.predicted = predictions.predicted[0].cpu().numpy()
+        for prediction, (arrays, objects) in zip(images, results, strict=True):
+            prediction.arrays = arrays
             if objects is not None:
-                image.confidence = map_confidence(predictions).cpu().numpy()
-                image.objects = objects.number + 1
-            else:
-                probs = predictions.probs[0].float()
-                image.confidence = probs.amax().numpy()
-                image.probabilities = probs.numpy()
-            image.scores = scorer.image(image, objects)
-            yield image
+                prediction.objects = object_rows(objects, self.classes)
+            yield prediction
+
+    def _read_result(
+        self, sample: BaseDataElement, name: str
+    ) -> tuple[dict[str, np.ndarray], Objects | None]:
+        """Return the arrays of a predicted sample, and the objects of a segmentor."""
+        sample = sample.to_dict()
+        (predictions,) = read_samples([sample], [name], labelled=False)
+        predicted = predictions.predicted[0].cpu().numpy()
+        if predictions.are_maps:
+            background = background_index(self.classes)
+            objects = find_map_objects(predictions, background=background)
+            arrays = {
+                'predicted': predicted,
+                'confidence': map_confidence(predictions).cpu().numpy(),
+                'objects': objects.number + 1,
+            }
+        else:
+            objects = None
+            probs = predictions.probs[0].float().cpu()
+            arrays = {
+                'predicted': predicted,
+                'confidence': probs.amax().numpy(),
+                'probabilities': probs.numpy(),
+            }
+        disagreement = disagreement_in(sample)
+        if 'mutual_information' in disagreement:
+            arrays['mutual_information'] = disagreement['mutual_information']
+        return arrays, objects
 
 
-def unlabelled_steps(dataset: object) -> list[Mapping]:
+def split_batches(
+    items: Iterable[tuple[Prediction, dict]], size: int
+) -> Iterator[list[tuple[Prediction, dict]]]:
+    """Yield lists of at most `size` consecutive items."""
+    items = iter(items)
+    while batch := list(islice(items, size)):
+        yield batch
+
+
+def steps_without_labels(dataset: object) -> list[Mapping]:
     """Return the transforms of a dataset's config that an image without labels goes through.
 
     Raises:
@@ -197,7 +223,32 @@ def unlabelled_steps(dataset: object) -> list[Mapping]:
     return pipeline
 
 
-def _size(data: Mapping) -> tuple[int, ...]:
+def input_shape(data: Mapping) -> tuple[int, ...]:
+    """Return the shape of an input of the model, those of all views in turn; empty without one."""
     inputs = data.get('inputs', ())
     views = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-    return tuple(extent for view in views for extent in view.shape)
+    shape = []
+    for view in views:
+        shape += view.shape
+    return tuple(shape)
+
+
+def object_rows(objects: Objects, classes: Sequence[str]) -> list[dict]:
+    """Return the objects as rows of ``objects.csv``, without what a validation adds."""
+    rows = []
+    for index in range(len(objects)):
+        label = int(objects.label[index])
+        pixels = int(objects.pixels[index])
+        rows.append({
+            'object': index + 1,
+            'label': label,
+            'name': classes[label],
+            'pixels': pixels,
+            'share': pixels / objects.number.size,
+            'confidence': float(objects.confidence[index]),
+            'expected_iou': float(objects.expected_iou[index]),
+            'found': None,
+            'calibrated_iou': None,
+            'box': objects.box[index].tolist(),
+        })  # fmt: skip
+    return rows

@@ -1,135 +1,157 @@
-"""What people read of predictions: words, the captions of pictures, and a page of all."""
+"""What people read of predictions: captions and legends of pictures, sentences, and a page."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from mmcalib.commands.predict.predictor import Prediction
-from mmcalib.commands.predict.scores import FolderScores, ImageScores
 from mmcalib.reports.page import environment
 from mmcalib.texts import printable
 
-MOST_NAMED = 20
-PIXELS = 'of the pixels'
+MOST_LISTED = 20  # unreadable files on the screen
+MOST_OBJECTS = 20  # in the legend of a picture
+OF_PIXELS = 'of the pixels'
+OF_IMAGES = 'of the images'
 
 
-@dataclass
-class Report:
-    """The outcome of a prediction into a folder.
-
-    Attributes:
-        scores: Of all images that have been predicted, in earlier calls too.
-        rows: Of each of these, in the order in which the images were named.
-        unreadable: The files that have not, and why.
-        before: How many had been predicted by earlier calls.
-        others: How many of all are not among those that were named now.
-    """
-
-    scores: FolderScores
-    rows: Sequence[Mapping]
-    unreadable: Sequence[Prediction]
-    before: int
-    others: int
-
-
-def captions_of(scores: ImageScores, threshold: float) -> list[str]:
+def picture_captions(row: Mapping, threshold: float) -> list[str]:
     """Return the lines below the picture of an image."""
-    words = _shares(scores, threshold, PIXELS)
-    if scores.label is not None:
-        side = 'above' if scores.kept else 'not above'
-        words = f'{scores.name}, {100 * scores.confidence:.1f} %, {side} {threshold:.6g}'
-    note = [f'the file: {scores.note}'] * bool(scores.note)
-    return [f'{printable(Path(scores.image).name)}: {words}', *_accuracy(scores), *note]
+    if row['label'] is None:
+        text = confidence_phrase(row, threshold, OF_PIXELS)
+    else:
+        side = 'above' if row['kept'] else 'not above'
+        text = f'{row["name"]}, {100 * row["confidence"]:.1f} %, {side} {threshold:.6g}'
+    lines = [f'{printable(Path(row["image"]).name)}: {text}']
+    if row['expected_accuracy'] is not None:
+        lines.append(accuracy_phrase(row))
+    if row['note']:
+        lines.append(f'the file: {row["note"]}')
+    return lines
 
 
-def _shares(scores: ImageScores | FolderScores, threshold: float, what: str) -> str:
+def legend_texts(objects: Sequence[Mapping]) -> dict[int, tuple[int, str]]:
+    """Return class and score of the largest objects of an image, by their numbers."""
+    largest = sorted(objects, key=lambda item: item['pixels'], reverse=True)[:MOST_OBJECTS]
+    key = object_score(objects)
+    return {item['object']: (item['label'], f'{100 * item[key]:.1f} %') for item in largest}
+
+
+def object_score(objects: Sequence[Mapping]) -> str:
+    """Return the key of the score that trusts objects: ``found``, if a validation has it."""
+    is_calibrated = bool(objects) and objects[0]['found'] is not None
+    return 'found' if is_calibrated else 'expected_iou'
+
+
+def confidence_phrase(scores: Mapping, threshold: float, unit: str) -> str:
+    """Return the mean confidence and the share above the threshold, of a row or a summary."""
     return (
-        f'mean confidence {100 * scores.confidence:.1f} %, {100 * scores.kept:.1f} % {what} above '
-        f'{threshold:.6g}'
+        f'mean confidence {100 * scores["confidence"]:.1f} %, {100 * scores["kept"]:.1f} % {unit} '
+        f'above {threshold:.6g}'
     )
 
 
-def _accuracy(scores: ImageScores | FolderScores) -> list[str]:
-    """Return a line with the expected accuracy, none without a validation."""
-    if math.isnan(scores.expected_accuracy):
-        return []
-    low, high = (100 * end for end in scores.accuracy_interval)
-    between = '' if math.isnan(low) else f', between {low:.1f} and {high:.1f} %'
-    return [f'expected accuracy {100 * scores.expected_accuracy:.1f} %{between}']
+def accuracy_phrase(scores: Mapping) -> str:
+    """Return the expected accuracy of a row or a summary, with its interval if it has one."""
+    phrase = f'expected accuracy {100 * scores["expected_accuracy"]:.1f} %'
+    low, high = scores['accuracy_interval']
+    if low is not None:
+        phrase += f', between {100 * low:.1f} and {100 * high:.1f} %'
+    return phrase
 
 
-def report_in_words(report: Report) -> str:
-    """Return the findings of a prediction in words."""
-    scores, rows = report.scores, report.rows
-    earlier = f' ({report.before:,} of them before)' if report.before else ''
-    what = PIXELS if rows[0]['label'] is None else 'of the images'
-    number = f'{len(rows):,} image{"s" * (len(rows) != 1)}{earlier}'
-    lines = [f'{number}: {_shares(scores, scores.threshold, what)}']
-    if report.others:
-        verb = 'is' if report.others == 1 else 'are'
+def summary_lines(
+    summary: Mapping, rows: Sequence[Mapping], *, num_earlier: int, num_unnamed: int
+) -> list[str]:
+    """Return what the command prints of its predictions.
+
+    Args:
+        summary: Scores of all images.
+        rows: Rows of all images.
+        num_earlier: Number of the images that earlier calls predicted.
+        num_unnamed: Number of the images that this call does not name.
+    """
+    unit = OF_PIXELS if rows[0]['label'] is None else OF_IMAGES
+    count = '1 image' if len(rows) == 1 else f'{len(rows):,} images'
+    if num_earlier:
+        count += f' ({num_earlier:,} of them before)'
+    lines = [f'{count}: {confidence_phrase(summary, summary["threshold"], unit)}']
+    if num_unnamed:
+        verb = 'is' if num_unnamed == 1 else 'are'
+        lines.append(f'{num_unnamed:,} of these images {verb} of earlier calls, and not named now')
+    if summary['expected_accuracy'] is not None:
         lines.append(
-            f'{report.others:,} of these images {verb} of earlier calls, and not named now'
+            f'{accuracy_phrase(summary)}, if these images resemble the '
+            f'{summary["validation_images"]:,} of the validation'
         )
-    resembling = f'if these images resemble the {scores.validation_images:,} of the validation'
-    lines += [f'{line}, {resembling}' for line in _accuracy(scores)]
-    bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
-    if bound:
+    if summary['bound'] is not None:
+        lines.append(bound_sentence(summary['bound'], unit))
+    if summary['validation_unlabelled']:
+        subject = 'accuracies' if summary['bound'] is None else 'accuracies and errors'
         lines.append(
-            f'threshold {bound.threshold:.6g}: at most {100 * bound.risk:g} % of what it keeps is '
-            f'wrong, on average over such images (with {100 * bound.probability:g} % probability); '
-            f'on the validation it kept {100 * bound.coverage:.1f} % {what}, and '
-            f'{100 * bound.observed_risk:.1f} % of these were wrong'
-        )
-    if unlabelled:
-        lines.append(
-            f'{unlabelled:.2g} % of the validation pixels have no label: accuracies'
-            f'{" and errors" if bound else ""} refer to pixels that would get one, confidences '
-            'and shares kept to all pixels'
+            f'{100 * summary["validation_unlabelled"]:.2g} % of the validation pixels have no '
+            f'label: {subject} refer to pixels that would get one, confidences and shares kept to '
+            'all pixels'
         )
     notes = Counter(row['note'] for row in rows if row['note'])
-    lines += [f'{_files(count)}: {note}' for note, count in sorted(notes.items())]
-    left_out = [printable(f'  {item.image}: {item.reason}') for item in report.unreadable]
-    if left_out:
-        lines += [f'{_files(len(left_out))} without a prediction:', *left_out[:MOST_NAMED]]
-    if len(left_out) > MOST_NAMED:
+    for note, num_files in sorted(notes.items()):
+        lines.append(f'{count_files(num_files)}: {note}')
+    return lines + unreadable_lines(summary['unreadable'])
+
+
+def bound_sentence(bound: Mapping, unit: str) -> str:
+    """Return what a threshold was proven to keep to."""
+    return (
+        f'threshold {bound["threshold"]:.6g}: at most {100 * bound["risk"]:g} % of what it keeps '
+        f'is wrong, on average over such images (with {100 * bound["probability"]:g} % '
+        f'probability); on the validation it kept {100 * bound["coverage"]:.1f} % {unit}, and '
+        f'{100 * bound["found_risk"]:.1f} % of these were wrong'
+    )
+
+
+def unreadable_lines(unreadable: Sequence[Mapping]) -> list[str]:
+    """Return the files without a prediction, each with its reason; nothing without any."""
+    if not unreadable:
+        return []
+    lines = [f'{count_files(len(unreadable))} without a prediction:']
+    for item in unreadable[:MOST_LISTED]:
+        lines.append(printable(f'  {item["image"]}: {item["reason"]}'))
+    if len(unreadable) > MOST_LISTED:
         lines.append('  … summary.json lists all of them')
-    return '\n'.join(lines)
+    return lines
 
 
-def _files(count: int) -> str:
-    return f'{count:,} file{"s" * (count != 1)}'
+def count_files(count: int) -> str:
+    """Return a number of files in words."""
+    return '1 file' if count == 1 else f'{count:,} files'
 
 
-def gallery_of(rows: Sequence[Mapping]) -> str:
+def gallery_page(rows: Sequence[Mapping]) -> str:
     """Return a page of the pictures of a folder, which opens without a server.
 
-    Images come in the order of how well they are expected to be predicted, the worst first: by
-    their expected accuracy where a validation gives one, then by their mean confidence. Above each
-    are the largest objects that are rather wrong than right.
+    Images are sorted by their expected accuracy where a validation gives one, and then by their
+    mean confidence, the worst first. Above each are its largest objects that are rather wrong than
+    right.
     """
-    measured = all(row['expected_accuracy'] is not None for row in rows)
-    key = 'expected_accuracy' if measured else 'confidence'
-    objects = [found for row in rows for found in row['objects']]
-    calibrated = objects and objects[0]['found'] is not None
-    count = Counter(Path(row['path']).name for row in rows)
-    paths = {row['files']: Path(row['path']) for row in rows}
-    names = {files: path.name if count[path.name] == 1 else path for files, path in paths.items()}
-    links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
-    return (
-        environment(Path(__file__).parent)
-        .get_template('gallery.html')
-        .render(
-            title='Predictions to look at',
-            rows=sorted(rows, key=lambda row: (row[key], row['confidence'])),
-            names=names,
-            links=links,
-            key=key,
-            score='found' if calibrated else 'expected_iou',
-            has_objects=bool(objects),
-        )
+    has_accuracy = all(row['expected_accuracy'] is not None for row in rows)
+    key = 'expected_accuracy' if has_accuracy else 'confidence'
+    objects = [item for row in rows for item in row['objects']]
+    # A name that two images share is shown with its folder.
+    times = Counter(Path(row['path']).name for row in rows)
+    names = {}
+    links = {}
+    for row in rows:
+        path = Path(row['path'])
+        names[row['files']] = path.name if times[path.name] == 1 else path
+        links[row['files']] = quote(f'{row["files"]}.png', errors='surrogateescape')
+    template = environment(Path(__file__).parent).get_template('gallery.html')
+    return template.render(
+        title='Predictions to look at',
+        rows=sorted(rows, key=lambda row: (row[key], row['confidence'])),
+        names=names,
+        links=links,
+        key=key,
+        score=object_score(objects),
+        has_objects=bool(objects),
     )

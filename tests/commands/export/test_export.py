@@ -116,11 +116,11 @@ def test_export_any_size_equals_prediction(kind, export, tmp_path, monkeypatch):
         probs = run_file(pixels.transpose(2, 0, 1)[None])
         arguments = (tmp_path / 'config.py', tmp_path / 'best.pth', example)
         (image,) = mmcalib.predict(*map(str, arguments)).images
-        assert np.array_equal(probs.argmax(axis=1)[0], image.predicted)
-        np.testing.assert_allclose(probs.max(axis=1)[0], image.confidence, atol=1e-5)
+        assert np.array_equal(probs.argmax(axis=1)[0], image.arrays['predicted'])
+        np.testing.assert_allclose(probs.max(axis=1)[0], image.arrays['confidence'], atol=1e-5)
         np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
-        if image.probabilities is not None:
-            np.testing.assert_allclose(probs[0], image.probabilities, atol=1e-5)
+        if 'probabilities' in image.arrays:
+            np.testing.assert_allclose(probs[0], image.arrays['probabilities'], atol=1e-5)
 
 
 @pytest.mark.parametrize('kind', ['binary segmentor', 'attached to a classifier'])
@@ -153,8 +153,8 @@ def test_export_page_code_equals_prediction(export, tmp_path, monkeypatch):
     variables = {}
     exec(run_code + metadata_code, variables)
     (image,) = mmcalib.predict('config.py', 'best.pth', 'example.png').images
-    assert np.array_equal(variables['predicted'][0], image.predicted)
-    np.testing.assert_allclose(variables['confidence'][0], image.confidence, atol=1e-5)
+    assert np.array_equal(variables['predicted'][0], image.arrays['predicted'])
+    np.testing.assert_allclose(variables['confidence'][0], image.arrays['confidence'], atol=1e-5)
     assert variables['classes'] == [f'class {k}' for k in range(4)]
     assert json.loads(variables['about']['threshold']) == 0.5
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.commands.predict.image_files import find_images, look_at
+from mmcalib.commands.predict.image_files import check_image, find_images
 from mmcalib.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
-LONG = PIXELS.astype(np.uint16) << 8
-OF_A = ['a/10.JPG', 'a/2.jpg', 'a/deep/1.png']
-LIST = '# of a\n2.jpg\n\n b/1.png \nmissing.png\n'
+DEEP_PIXELS = PIXELS.astype(np.uint16) << 8
+IMAGES_IN_A = ['a/10.JPG', 'a/2.jpg', 'a/deep/1.png']
+LIST = '# images of a and b\n2.jpg\n\n b/1.png \nmissing.png\n'
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ('a/deep', 'b', 'other', 'empty'):
         (tmp_path / name).mkdir(parents=True)
-    for name in (*OF_A, 'b/1.png'):
+    for name in (*IMAGES_IN_A, 'b/1.png'):
         Image.fromarray(PIXELS).save(name)
     for name in ('a/notes.md', 'a/.hidden.png', 'a/clip.mp4', 'other/x.md', 'nothing.txt'):
         (tmp_path / name).write_text('\n')
@@ -31,23 +31,29 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_files_folders_patterns_and_lists(folder):
-    for sources, expected in (
+@pytest.mark.parametrize(
+    ('sources', 'expected'),
+    [
         (['b/1.png'], ['b/1.png']),
-        (['a'], OF_A),
-        (['*/1.png', 'a/*.[jJ]*'], ['b/1.png', *OF_A[:2]]),
+        (['a'], IMAGES_IN_A),
+        (['*/1.png', 'a/*.[jJ]*'], ['b/1.png', *IMAGES_IN_A[:2]]),
         (['b/**/*.png'], ['b/1.png']),
         (['a/list.txt'], ['a/2.jpg', 'b/1.png', 'a/missing.png']),
-        (['b', 'a', 'b/1.png', folder / 'a'], ['b/1.png', *OF_A]),  # each once
-        (['a/notes.md'], ['a/notes.md']),  # whoever names it means it
-    ):
-        assert [path.as_posix() for path in find_images(sources)] == expected
-    # Links to nothing are meant too, and folders are not.
+        (['b', 'a', 'b/1.png', '{folder}/a'], ['b/1.png', *IMAGES_IN_A]),  # each once
+        (['a/notes.md'], ['a/notes.md']),  # a file that is named is meant, whatever its suffix
+    ],
+)
+def test_find_images_sources_give_their_files(folder, sources, expected):
+    actual = find_images([source.format(folder=folder) for source in sources])
+    assert [path.as_posix() for path in actual] == expected
+
+
+def test_find_images_broken_link_is_found_and_folder_is_not(folder):
     os.symlink('gone.png', 'b/0.png')
     (folder / 'b/2.png').mkdir()
     for source in ('b', 'b/*.png'):
         assert [path.as_posix() for path in find_images([source])] == ['b/0.png', 'b/1.png']
-    assert look_at(folder / 'b/0.png')[0] == f'there is no file {folder}/b/0.png'
+    assert check_image(folder / 'b/0.png') == (f'there is no file {folder}/b/0.png', '')
 
 
 @pytest.mark.parametrize(
@@ -63,12 +69,13 @@ def test_files_folders_patterns_and_lists(folder):
         (['names.lst'], 'none of the 1 lines of names.lst is a file'),
     ],
 )
-def test_what_names_no_image_is_refused(folder, sources, text):
+def test_find_images_without_image_raises(folder, sources, text):
     with pytest.raises(UserError, match=text):
         find_images(sources)
 
 
-GREY, DEEP = 'grey, read as colour', '{} pixels were read as 8-bit; grey, read as colour'
+GREY_NOTE = 'grey, read as colour'
+DEEP_NOTE = '{} pixels were read as 8-bit; grey, read as colour'
 
 
 @pytest.mark.parametrize(
@@ -76,31 +83,35 @@ GREY, DEEP = 'grey, read as colour', '{} pixels were read as 8-bit; grey, read a
     [
         ('colour.png', PIXELS, ''),
         ('alpha.png', np.dstack([PIXELS, PIXELS[..., :1]]), ''),
-        ('grey.png', PIXELS[..., 0], GREY),
-        ('grey.jpg', PIXELS[..., 0], GREY),
-        ('grey16.png', LONG[..., 0], DEEP.format('I;16')),
-        ('float.tif', PIXELS[..., 0].astype(np.float32), DEEP.format('F')),
+        ('grey.png', PIXELS[..., 0], GREY_NOTE),
+        ('grey.jpg', PIXELS[..., 0], GREY_NOTE),
+        ('grey16.png', DEEP_PIXELS[..., 0], DEEP_NOTE.format('I;16')),
+        ('float.tif', PIXELS[..., 0].astype(np.float32), DEEP_NOTE.format('F')),
         ('two.gif', None, 'the first of 2 frames'),
     ],
 )
-def test_what_is_said_of_an_image(tmp_path, name, pixels, note):
+def test_check_image_notes_how_it_is_read(tmp_path, name, pixels, note):
     path = tmp_path / name
     if pixels is None:
-        first, second = Image.fromarray(PIXELS), Image.fromarray(PIXELS[::-1])
-        first.save(path, save_all=True, append_images=[second])
+        frames = [Image.fromarray(PIXELS), Image.fromarray(PIXELS[::-1])]
+        frames[0].save(path, save_all=True, append_images=frames[1:])
     else:
         assert cv2.imwrite(str(path), pixels)
-    assert look_at(path) == ('', note)
+    assert check_image(path) == ('', note)
 
 
-def test_what_is_no_whole_image(tmp_path):
-    for kind in ('jpg', 'png'):
-        Image.fromarray(np.tile(PIXELS, (9, 9, 1))).save(tmp_path / f'whole.{kind}')
-        content = (tmp_path / f'whole.{kind}').read_bytes()
-        (tmp_path / f'cut.{kind}').write_bytes(content[: len(content) // 2])
-        assert look_at(tmp_path / f'whole.{kind}') == ('', '')
-        assert look_at(tmp_path / f'cut.{kind}')[0].startswith('it is damaged: ')
+@pytest.mark.parametrize('suffix', ['jpg', 'png'])
+def test_check_image_cut_off_is_damaged(tmp_path, suffix):
+    path = tmp_path / f'image.{suffix}'
+    Image.fromarray(np.tile(PIXELS, (9, 9, 1))).save(path)
+    assert check_image(path) == ('', '')
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    assert check_image(path)[0].startswith('it is damaged: ')
+
+
+def test_check_image_empty_or_text_has_reason(tmp_path):
     (tmp_path / 'empty.png').touch()
+    assert 'is empty (0 bytes)' in check_image(tmp_path / 'empty.png')[0]
     (tmp_path / 'text.png').write_text('hello')
-    assert 'is empty (0 bytes)' in look_at(tmp_path / 'empty.png')[0]
-    assert look_at(tmp_path / 'text.png') == ('it is not an image', '')
+    assert check_image(tmp_path / 'text.png') == ('it is not an image', '')

@@ -1,6 +1,5 @@
 """Predictions of image files, by one model or the mean of several: against plain loops."""
 
-import math
 import re
 import shutil
 from pathlib import Path
@@ -61,42 +60,43 @@ def probabilities(models, path, size, *, flips=(False,)):
 
 def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentors, segmenting):
     found = mmcalib.predict(*segmenting, photos, threshold=0.6)
-    assert [image.scores.image for image in found.images] == list(
-        map(str, sorted(photos.iterdir()))
-    )
+    assert [str(image.image) for image in found.images] == list(map(str, sorted(photos.iterdir())))
     for image, size in zip(found.images, SIZES, strict=True):
-        scores = image.scores
-        probs, logits = probabilities(segmentors[0][:1], scores.image, size)
+        row = image.row
+        probs, logits = probabilities(segmentors[0][:1], image.image, size)
         conf, predicted = probs.max(0)
-        assert np.array_equal(image.predicted, predicted)
-        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
-        assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
-        assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
-        assert math.isnan(scores.expected_accuracy) and scores.label is None
+        assert np.array_equal(image.arrays['predicted'], predicted)
+        np.testing.assert_allclose(image.arrays['confidence'], conf, atol=1e-5)
+        assert row['confidence'] == pytest.approx(conf.mean().item(), abs=1e-5)
+        assert row['kept'] == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
+        assert row['expected_accuracy'] is row['label'] is None
         objects = find_map_objects(
             ImagePredictions(predicted=predicted[None], logits=logits[None].double())
         )
-        np.testing.assert_array_equal(image.objects, objects.number + 1)
-        for n, own in enumerate(scores.objects):
-            inside = torch.from_numpy(image.objects == n + 1)
-            assert (own.object, own.name, own.pixels) == (n + 1, f'class {own.label}', inside.sum())
-            assert set(predicted[inside].tolist()) == {own.label}
-            assert own.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
-            assert own.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
-            assert own.share == pytest.approx(inside.double().mean().item())
-            assert math.isnan(own.found) and own.score == own.expected_iou
-    mean = np.mean([image.scores.confidence for image in found.images])
-    assert found.scores.confidence == pytest.approx(mean)
-    assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
+        np.testing.assert_array_equal(image.arrays['objects'], objects.number + 1)
+        for index, item in enumerate(row['objects']):
+            inside = torch.from_numpy(image.arrays['objects'] == index + 1)
+            assert (item['object'], item['pixels']) == (index + 1, inside.sum())
+            assert item['name'] == f'class {item["label"]}'
+            assert set(predicted[inside].tolist()) == {item['label']}
+            assert item['confidence'] == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert item['expected_iou'] == pytest.approx(objects.expected_iou[index], abs=1e-5)
+            assert item['share'] == pytest.approx(inside.double().mean().item())
+            assert item['found'] is None
+    mean = np.mean([row['confidence'] for row in found.rows])
+    assert found.summary['confidence'] == pytest.approx(mean)
+    assert (found.summary['num_images'], found.summary['threshold']) == (5, 0.6)
 
 
 def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(photos, tmp_path):
     head = fcn_head(2, out_channels=1, threshold=0.3)
     config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=head))
     (image, *_) = mmcalib.predict(*write_model(tmp_path, config, segmentor(head)), photos).images
-    low = np.where(image.predicted == 1, image.confidence, 1 - image.confidence)
-    assert set(np.unique(image.predicted)) == {0, 1}
-    assert np.array_equal(image.predicted == 1, low > 0.3)
+    low = np.where(
+        image.arrays['predicted'] == 1, image.arrays['confidence'], 1 - image.arrays['confidence']
+    )
+    assert set(np.unique(image.arrays['predicted'])) == {0, 1}
+    assert np.array_equal(image.arrays['predicted'] == 1, low > 0.3)
 
 
 @pytest.mark.parametrize('count', [1, 3])
@@ -106,20 +106,20 @@ def test_a_classifiers_probabilities_are_the_mean_of_members_and_views(count, ph
     found = mmcalib.predict(config, checkpoints[:count], photos, threshold=0.5, **options)
     assert len(found.images) == len(SIZES)
     for image in found.images:
-        inputs, scores = normalised(image.scores.image), image.scores
+        inputs, row = normalised(image.image), image.row
         views = [inputs, inputs.flip(3)] if count > 1 else [inputs]
         with torch.no_grad():
             probs = [m(v, mode='tensor').softmax(1) for m in models[:count] for v in views]
         probs = torch.cat(probs)
         mean = probs.mean(0)
-        np.testing.assert_allclose(image.probabilities, mean, atol=1e-5)
-        assert image.predicted == scores.label == mean.argmax()
-        assert scores.name == f'class {mean.argmax()}' and scores.objects == ()
-        assert image.confidence == pytest.approx(mean.max().item(), abs=1e-5)
-        assert scores.kept == float(mean.max() > 0.5)
+        np.testing.assert_allclose(image.arrays['probabilities'], mean, atol=1e-5)
+        assert image.arrays['predicted'] == row['label'] == mean.argmax()
+        assert row['name'] == f'class {mean.argmax()}' and row['objects'] == []
+        assert image.arrays['confidence'] == pytest.approx(mean.max().item(), abs=1e-5)
+        assert row['kept'] == float(mean.max() > 0.5)
         information = (probs * probs.log()).sum(1).mean() - (mean * mean.log()).sum()
-        information = information.item() if count > 1 else math.nan
-        assert scores.mutual_information == pytest.approx(information, abs=1e-4, nan_ok=True)
+        expected = pytest.approx(information.item(), abs=1e-4) if count > 1 else None
+        assert row['mutual_information'] == expected
 
 
 @pytest.mark.parametrize('own_views', [False, True])
@@ -137,13 +137,13 @@ def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, t
         config, options = str(tmp_path / 'own.py'), dict(tta=True)
     found = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
     for image, size in zip(found.images, SIZES, strict=True):
-        mean, _ = probabilities(models, image.scores.image, size, flips=(False, True))
+        mean, _ = probabilities(models, image.image, size, flips=(False, True))
         conf, predicted = mean.max(0)
-        assert np.array_equal(image.predicted, predicted)
-        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
-        assert image.disagreement['mutual_information'].shape == size
-        information = image.disagreement['mutual_information'].mean()
-        assert image.scores.mutual_information == pytest.approx(information, rel=1e-5) != 0
+        assert np.array_equal(image.arrays['predicted'], predicted)
+        np.testing.assert_allclose(image.arrays['confidence'], conf, atol=1e-5)
+        assert image.arrays['mutual_information'].shape == size
+        information = image.arrays['mutual_information'].mean()
+        assert image.row['mutual_information'] == pytest.approx(information, rel=1e-5) != 0
 
 
 def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_path, monkeypatch):
@@ -155,8 +155,8 @@ def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_p
     found = mmcalib.predict(*segmenting, files)
     assert [item.image.name for item in found.unreadable] == ['cut.png', 'text.png']
     for one, other in zip(found.images, expected.images, strict=True):
-        assert one.scores.image == other.scores.image
-        np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-6)
+        assert one.image == other.image
+        np.testing.assert_allclose(one.arrays['confidence'], other.arrays['confidence'], atol=1e-6)
     with pytest.raises(UserError, match=r'none of the 1 files .*cut\.png: it is damaged'):
         mmcalib.predict(*segmenting, [tmp_path / 'cut.png'])
 
@@ -173,7 +173,7 @@ def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_p
 
     monkeypatch.setattr(BaseModel, 'test_step', limited)
     found = mmcalib.predict(*segmenting, photos)
-    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '1.png', '4.png']
+    assert [image.image.name for image in found.images] == ['0.png', '1.png', '4.png']
     broken, large = found.unreadable
     assert 'seg_logits of' in broken.reason and 'NaN' in broken.reason
     assert large.image.name == '3.png'
@@ -186,29 +186,32 @@ def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_p
     bins = write_validation(val, described(*segmenting), found.images, unlabelled=100)
     accuracy, bound = ExpectedAccuracy(bins), threshold_at_risk(bins, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=val, risk=0.5)
-    assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
+    assert with_it.summary['bound']['found_risk'] == bound.observed_risk
+    assert with_it.summary['threshold'] == bound.threshold
     with pytest.raises(UserError, match='either a risk or a threshold'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=0.5, threshold=0.5)
     for image in with_it.images:
-        expected = accuracy.image_accuracy(torch.from_numpy(image.confidence))
-        assert image.scores.expected_accuracy == pytest.approx(expected)
-        assert image.scores.accuracy_interval == accuracy.image_interval(expected)
-        assert image.scores.kept == pytest.approx((image.confidence > bound.threshold).mean())
-    mean = np.mean([image.scores.expected_accuracy for image in with_it.images])
-    assert with_it.scores.expected_accuracy == pytest.approx(mean)
-    assert with_it.scores.accuracy_interval == accuracy.folder_interval(mean, 5)
+        expected = accuracy.image_accuracy(torch.from_numpy(image.arrays['confidence']))
+        assert image.row['expected_accuracy'] == pytest.approx(expected)
+        assert image.row['accuracy_interval'] == [*accuracy.image_interval(expected)]
+        assert image.row['kept'] == pytest.approx(
+            (image.arrays['confidence'] > bound.threshold).mean()
+        )
+    mean = np.mean([row['expected_accuracy'] for row in with_it.rows])
+    assert with_it.summary['expected_accuracy'] == pytest.approx(mean)
+    assert with_it.summary['accuracy_interval'] == [*accuracy.folder_interval(mean, 5)]
     share = (200 / (200 + bins[:, 0].sum(dim=1))).mean().item()
-    assert with_it.scores.validation_unlabelled == pytest.approx(share)
+    assert with_it.summary['validation_unlabelled'] == pytest.approx(share)
 
     # An image of a classifier has no interval: it is right or wrong.
     _, config, checkpoints = classifiers
     found = mmcalib.predict(config, checkpoints, photos)
     write_validation(val, described(config, checkpoints[::-1]), found.images)
-    scores = mmcalib.predict(config, checkpoints, photos, validation=val)
-    assert all(0 < image.scores.expected_accuracy < 1 for image in scores.images)
-    assert all(math.isnan(image.scores.accuracy_interval[0]) for image in scores.images)
-    low, high = scores.scores.accuracy_interval
-    assert low < scores.scores.expected_accuracy < high
+    found = mmcalib.predict(config, checkpoints, photos, validation=val)
+    assert all(0 < row['expected_accuracy'] < 1 for row in found.rows)
+    assert all(row['accuracy_interval'] == [None, None] for row in found.rows)
+    low, high = found.summary['accuracy_interval']
+    assert low < found.summary['expected_accuracy'] < high
 
 
 def test_predict_risk_that_is_not_proven_names_the_least_that_is(photos, segmenting, tmp_path):
@@ -272,7 +275,7 @@ def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
     call_here(*test, '--calibration', monkeypatch=monkeypatch)
     copies = [shutil.copy(each, tmp_path) for each in checkpoints[1::-1]]
     options = dict(images=photos, tta=True, validation=val)
-    assert mmcalib.predict(config, copies, **options).scores.validation_images == 5
+    assert mmcalib.predict(config, copies, **options).summary['validation_images'] == 5
     with pytest.raises(UserError, match='was made with another model than'):
         mmcalib.predict(config, copies[:1], **options)
 
@@ -327,10 +330,10 @@ def test_heads_and_members_that_cannot_be_averaged_are_refused(photos, classifie
 
 def test_paths_and_checkpoints_are_told_from_images(photos, segmenting):
     config, checkpoint = map(Path, segmenting)
-    expected = mmcalib.predict(*segmenting, str(photos / '0.png')).scores.confidence
+    expected = mmcalib.predict(*segmenting, str(photos / '0.png')).summary['confidence']
     for given in (checkpoint, [checkpoint]):
         found = mmcalib.predict(config, given, photos / '0.png')
-        assert found.scores.confidence == pytest.approx(expected)
+        assert found.summary['confidence'] == pytest.approx(expected)
     tell = tell_checkpoints_from_images
     assert tell('c.py', ['best', 'photos']) == (['best'], ['photos'])
     assert tell('c.py', ['a.pth', 'b.pth', 'x.jpg']) == (['a.pth', 'b.pth'], ['x.jpg'])
@@ -360,4 +363,6 @@ def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
             expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2
     file = next(Path('digits/test').rglob('0.png'))
     (image,) = mmcalib.predict('digit_files.py', ['0.pth', '1.pth'], file).images
-    np.testing.assert_allclose(image.probabilities, expected, atol=5e-3)  # of rounded levels
+    np.testing.assert_allclose(
+        image.arrays['probabilities'], expected, atol=5e-3
+    )  # of rounded levels
