@@ -95,7 +95,7 @@ def free_port():
 
 # They start first, so that no process is left with one of them at the end.
 LONGEST = (
-    'test_tools.py',
+    'test_all.py',
     'test_lazy_configs.py',
     'test_configs.py',
     'test_calibrate.py',

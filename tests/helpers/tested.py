@@ -21,6 +21,15 @@ def config_of(name, folder, **options):
     return cfg
 
 
+def small_config(folder, name='mbls/digits', **options):
+    """A training of one epoch on few images; dots in options are written as two underscores."""
+    few = {'train': 16, 'val': 20, 'test': 20}
+    short = {f'{split}_dataloader.dataset.indices': count for split, count in few.items()}
+    short |= {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1}
+    short |= {key.replace('__', '.'): value for key, value in options.items()}
+    return config_of(name, folder, **short)
+
+
 def test_checkpoint(cfg, path, **options):
     """Test a checkpoint as tools/test.py does."""
     networks = [Network(cfg, read_checkpoint(path))]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from commands import ROOT
 from mmengine.config import Config
-from tested import config_of, test_checkpoint
+from tested import small_config, test_checkpoint
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
@@ -29,20 +29,11 @@ from mmcalib.runs.work_dir import locked, set_aside
 MBLS = ROOT / 'configs/mbls/digits.py'
 
 
-def config(folder, name='mbls/digits', **options):
-    """A training of one epoch on few images; dots in options are written as two underscores."""
-    few = {'train': 16, 'val': 20, 'test': 20}
-    short = {f'{split}_dataloader.dataset.indices': count for split, count in few.items()}
-    short |= {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1}
-    short |= {key.replace('__', '.'): value for key, value in options.items()}
-    return config_of(name, folder, **short)
-
-
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
     """The checkpoint of a training, with all that a resume needs."""
     folder = tmp_path_factory.mktemp('trained')
-    train_and_test(config(folder), test=False)
+    train_and_test(small_config(folder), test=False)
     return folder / 'epoch_1.pth'
 
 
@@ -79,11 +70,11 @@ def of_old_classes(names):
 
 def resume(folder, checkpoint, **options):
     options = {'train_cfg.max_epochs': 2, **options}
-    build_runner(config(folder, resume=True, load_from=str(checkpoint), **options)).train()
+    build_runner(small_config(folder, resume=True, load_from=str(checkpoint), **options)).train()
 
 
 def evaluate(folder, checkpoint, **options):
-    return test_checkpoint(config(folder, **options), checkpoint)
+    return test_checkpoint(small_config(folder, **options), checkpoint)
 
 
 WIDER = dict(model__backbone__base_channels=16, model__head__in_channels=64)
@@ -101,14 +92,14 @@ OTHER = "class 4 is '4', not '5'"
         (of_old_classes('0123567894'), {}, OTHER),
     ],
 )
-def test_what_does_not_fit_is_refused(run, change, options, message, trained, tmp_path):
+def test_checkpoint_of_another_model_refused(run, change, options, message, trained, tmp_path):
     path = changed(trained, tmp_path, change) if change else trained
     with pytest.raises(UserError, match=message):
         run(tmp_path, path, **options)
     assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('epoch_*.pth'))
 
 
-def test_old_checkpoints_are_used(trained, tmp_path):
+def test_checkpoint_of_older_version_is_read(trained, tmp_path):
     """Without counters of batches, with a config as text, which is not executed."""
     code = dict(config=f"x = open({str(tmp_path / 'made')!r}, 'w')")
     old = changed(
@@ -121,17 +112,17 @@ def test_old_checkpoints_are_used(trained, tmp_path):
     assert evaluate(tmp_path / 'old', changed(old, tmp_path, of_old_classes('0123456789')))
 
 
-def test_another_loss_is_refused(trained, tmp_path):
+def test_resume_other_loss_refused(trained, tmp_path):
     for name, options, text in (
         ('ce/digits', {}, r'loss\.type MarginLabelSmoothingLoss \(here: CrossEntropyLoss\)'),
         ('mbls/digits', {'model.head.loss.margin': 4}, r'loss\.margin 8 \(here: 4\): resume'),
     ):
-        cfg = config(tmp_path, name, resume=True, load_from=str(trained), **options)
+        cfg = small_config(tmp_path, name, resume=True, load_from=str(trained), **options)
         with pytest.raises(UserError, match=text):
             build_runner(cfg).train()
-    build_runner(config(tmp_path, 'ce/digits', load_from=str(trained))).train()
+    build_runner(small_config(tmp_path, 'ce/digits', load_from=str(trained))).train()
     # A training that is resumed still started from what it first started from.
-    resumed = config(tmp_path, 'ce/digits', train_cfg__max_epochs=2)
+    resumed = small_config(tmp_path, 'ce/digits', train_cfg__max_epochs=2)
     resume_from(resumed, 'auto')
     build_runner(resumed).train()
     facts = load_file(str(tmp_path / 'epoch_2.pth'))['meta']['facts']
@@ -153,7 +144,7 @@ class Globals:
         return getattr, (HistoryBuffer.mean, '__globals__')
 
 
-def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
+def test_load_file_of_mmengine_executes_nothing(trained, tmp_path, monkeypatch):
     monkeypatch.setenv(ONLY_WEIGHTS, '1')
     if not hasattr(torch.serialization, 'safe_globals'):
         with pytest.raises(UserError, match=r'PyTorch before 2\.5 cannot tell from code'):
@@ -170,7 +161,7 @@ def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('what', [Command, Globals])
-def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
+def test_checkpoint_with_code_refused(what, tmp_path, monkeypatch):
     (tmp_path / 'made').mkdir()
     value = Command(tmp_path / 'made/it') if what is Command else Globals()
     torch.save({'state_dict': {}, 'meta': {'a': value}}, tmp_path / 'a.pth')
@@ -188,7 +179,7 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
 @pytest.mark.skipif(
     torch.__version__ < '2.5', reason='needs PyTorch 2.5, which tells logged values from code'
 )
-def test_a_checkpoint_at_an_address_is_read_as_data(trained, run, tmp_path, monkeypatch):
+def test_checkpoint_at_address_with_code_refused(trained, run, tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'downloads'))
     content = load_file(str(trained))
     for name, scale in (('one', 1), ('other', 0)):
@@ -215,9 +206,7 @@ def test_a_checkpoint_at_an_address_is_read_as_data(trained, run, tmp_path, monk
 
 @pytest.mark.parametrize('right', [True, False])
 @pytest.mark.parametrize('name', ['model_20210831-{}.pth', 'model-{}.pth', 'model-20210831.pth'])
-def test_download_whose_name_has_a_hash_is_checked_by_it(
-    name, right, trained, run, tmp_path, monkeypatch
-):
+def test_download_other_hash_than_name_refused(name, right, trained, run, tmp_path, monkeypatch):
     """A date is none."""
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'downloads'))
     (tmp_path / 'served').mkdir()
@@ -247,7 +236,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_what_is_no_checkpoint_is_named(name, tmp_path):
+def test_load_file_no_checkpoint_raises(name, tmp_path):
     content, message = BROKEN[name]
     path = tmp_path if content is None else tmp_path / 'a.pth'
     if isinstance(content, bytes):
@@ -258,7 +247,7 @@ def test_what_is_no_checkpoint_is_named(name, tmp_path):
         read_checkpoint(path)
 
 
-def test_a_checkpoint_is_its_weights_whole_and_in_either_format(tmp_path):
+def test_digest_same_weights_equal_in_either_format(tmp_path):
     whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
     torch.save({'a': torch.zeros(3)}, whole)
     torch.save({'module.a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
@@ -273,9 +262,7 @@ def test_a_checkpoint_is_its_weights_whole_and_in_either_format(tmp_path):
 @pytest.mark.parametrize(
     'writer', ['mmcalib.runs.record.Record.write', 'mmcalib.metrics.CalibrationStatistics.save']
 )
-def test_a_stop_while_results_are_written_leaves_no_mixed_ones(
-    writer, trained, tmp_path, monkeypatch
-):
+def test_test_interrupted_leaves_no_mixed_results(writer, trained, tmp_path, monkeypatch):
     evaluate(tmp_path, trained)
 
     def stop(*_, **__):
@@ -288,7 +275,7 @@ def test_a_stop_while_results_are_written_leaves_no_mixed_ones(
     assert not (tmp_path / 'results.json').exists()
 
 
-def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(run, monkeypatch):
+def test_locked_work_dir_in_use_raises(run, monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '1')  # a task that trains by itself
     Path('file').touch()
     for folder, text in (
@@ -301,7 +288,7 @@ def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(run, monkeypatc
     assert [path.name for path in Path('used').iterdir()] == ['.lock']
 
 
-def test_a_training_may_keep_no_checkpoints(run, tmp_path):
+def test_train_without_checkpoints_tests_last_weights(run, tmp_path):
     options = ['default_hooks.checkpoint=None', 'train_cfg.max_epochs=1']
     few = 'train_dataloader.dataset.indices=16'
     run('train.py', MBLS, '--no-validate', '--work-dir', '.', '--cfg-options', *options, few)
@@ -310,32 +297,30 @@ def test_a_training_may_keep_no_checkpoints(run, tmp_path):
     assert not list(tmp_path.glob('*.pth'))
 
 
-def test_a_second_training_sets_the_first_aside(tmp_path, capsys):
-    train_and_test(config(tmp_path, train_cfg__max_epochs=3))
+def test_train_in_used_work_dir_moves_earlier_files(tmp_path, capsys):
+    train_and_test(small_config(tmp_path, train_cfg__max_epochs=3))
     first = {path.name for path in tmp_path.glob('*.pth')} | {'results.json', 'calibration.npz'}
     (tmp_path / 'notes.txt').touch()
-    train_and_test(config(tmp_path, randomness__seed=1), test=False)
+    train_and_test(small_config(tmp_path, randomness__seed=1), test=False)
     aside = tmp_path / 'earlier_1'
     assert {path.name for path in aside.iterdir()} == {*first, 'last_checkpoint'}
     assert len(list(tmp_path.glob('best_*.pth'))) == 1
     assert str(aside) in capsys.readouterr().out and (tmp_path / 'notes.txt').exists()
     # A resume goes on with the second one, although the first has later epochs.
-    again = config(tmp_path, train_cfg__max_epochs=2, randomness__seed=1)
+    again = small_config(tmp_path, train_cfg__max_epochs=2, randomness__seed=1)
     resume_from(again, 'auto')
     assert again.load_from == str(tmp_path / 'epoch_1.pth')
     train_and_test(again, test=False)
     assert not (tmp_path / 'earlier_2').exists()
 
 
-def test_what_starts_elsewhere_sets_aside_what_is_there_and_a_refused_one_nothing(
-    trained, tmp_path
-):
+def test_train_refused_moves_no_earlier_files(trained, tmp_path):
     for name in ('results.json', 'robustness.json', 'best_x_epoch_9.pth'):
         (tmp_path / name).touch()
     with pytest.raises(UserError, match='class'):
-        train_and_test(config(tmp_path, **{'model.head.num_classes': 3}))
+        train_and_test(small_config(tmp_path, **{'model.head.num_classes': 3}))
     assert not (tmp_path / 'earlier_1').exists()
-    resumed = config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
+    resumed = small_config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
     train_and_test(resumed, test=False)
     assert len(list((tmp_path / 'earlier_1').iterdir())) == 3
     start = str(tmp_path / 'epoch_2.pth')
@@ -344,7 +329,7 @@ def test_what_starts_elsewhere_sets_aside_what_is_there_and_a_refused_one_nothin
     assert set_aside(tmp_path, keep=start) is None and set_aside(tmp_path / 'none') is None
 
 
-def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
+def test_resume_damaged_last_takes_newest_whole(tmp_path):
     cfg = Config(dict(work_dir=str(tmp_path)))
     resume_from(cfg, 'auto')
     assert 'resume' not in cfg and 'load_from' not in cfg  # nothing yet: it starts
@@ -360,14 +345,14 @@ def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
         resume_from(cfg, 'auto')
 
 
-def test_a_copied_work_dir_goes_on_without_the_original(tmp_path):
+def test_resume_copied_work_dir_needs_no_original(tmp_path):
     """And keeps two checkpoints, since mmengine removes the last before it writes the next."""
     options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
     original, copy = tmp_path / 'original', tmp_path / 'copy'
-    train_and_test(config(original, **options), test=False)
+    train_and_test(small_config(original, **options), test=False)
     shutil.copytree(original, copy)
     before = sorted(original.glob('*.pth'))
-    cfg = config(copy, train_cfg__max_epochs=3, **options)
+    cfg = small_config(copy, train_cfg__max_epochs=3, **options)
     resume_from(cfg, 'auto')
     train_and_test(cfg, test=False)
     assert sorted(original.glob('*.pth')) == before

@@ -45,7 +45,7 @@ class Others(BaseMetric):
         ([{**IOU, 'iou_metrics': ['mFscore']}], 'mRecall', 'greater', None),
     ],
 )
-def test_a_checkpoint_is_chosen_by_what_is_measured(metrics, key, rule, said):
+def test_check_selection_key_not_measured_raises(metrics, key, rule, said):
     METRICS.register_module('Others', module=Others, force=True)
     runner = SimpleNamespace(
         cfg=dict(val_dataloader=True),
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_chosen_by_what_is_measured(metrics, key, rule, said):
         check_selection(runner)
 
 
-def test_a_first_sample_leaves_randomness_as_it_was():
+def test_check_samples_keeps_random_state():
     data = DATASETS.build(dict(type='Digits', split='val', pipeline=[]))
     data.pipeline.transforms.append(lambda sample: (random.random(), torch.rand(3), sample)[2])
     loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=data))

@@ -39,7 +39,7 @@ def read(tmp_path):
         ('val_evaluator.7.num_bins', ''),
     ],
 )
-def test_an_option_that_is_not_there_is_refused(key, meant):
+def test_load_config_misspelt_option_raises(key, meant):
     with pytest.raises(UserError, match=rf'--cfg-options {key}: {meant}'):
         load_config(DIGITS, {key: 1})
 
@@ -54,13 +54,13 @@ def test_an_option_that_is_not_there_is_refused(key, meant):
         ({'load_from': 'a.pth', 'resume': True, 'train_cfg.max_epochs': 3}, 0),
     ],
 )
-def test_what_a_config_lacks_is_said_and_taken(options, new, recwarn):
+def test_load_config_new_option_warns(options, new, recwarn):
     cfg = load_config(DIGITS, options)
     assert len([w for w in recwarn if 'had no such key' in str(w.message)]) == new
     assert all(cfg.get(key, value) == value for key, value in options.items())
 
 
-def test_what_is_no_dict_may_become_one():
+def test_load_config_option_replaces_value_by_dict():
     load_config(SCENES, {'model.decode_head.norm_cfg.requires_grad': False})
 
 
@@ -85,7 +85,7 @@ IMPORTING = 'from mmpretrain.models import build_classifier\n'
         ('from mmcalib.losses import NoLoss', r'mine\.py: .*import NoLoss from mmcalib\.losses'),
     ],
 )
-def test_a_config_that_cannot_be_read_is_named(text, message, read, tmp_path, monkeypatch):
+def test_load_config_broken_file_raises(text, message, read, tmp_path, monkeypatch):
     (tmp_path / 'base.py').write_text(IMPORTING)
     (tmp_path / 'path/bare').mkdir(parents=True)
     (tmp_path / 'path/bare/__init__.py').touch()
@@ -102,13 +102,13 @@ def test_a_config_that_cannot_be_read_is_named(text, message, read, tmp_path, mo
         ('mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py', 'CrossEntropyLoss'),
     ],
 )
-def test_configs_inherit_by_package(base, loss, read):
+def test_load_config_base_of_package(base, loss, read):
     cfg = read(f"_base_ = '{base}'\ncustom_imports = dict(imports=['mmcalib'])\nwork_dir = 'w'\n")
     assert cfg.work_dir == 'w' and loss in str(cfg.model)
     assert "_scope_='mmcalib'" not in cfg.pretty_text
 
 
-def test_a_package_need_not_be_installed_to_inherit_its_configs(read, tmp_path, monkeypatch):
+def test_load_config_base_of_package_on_path(read, tmp_path, monkeypatch):
     for name in ('checkout/__init__.py', 'configs/a/b.py'):
         (tmp_path / 'path' / name).parent.mkdir(parents=True)
         (tmp_path / 'path' / name).write_text('kept = 1')
@@ -116,13 +116,13 @@ def test_a_package_need_not_be_installed_to_inherit_its_configs(read, tmp_path, 
     assert read("_base_ = 'checkout::a/b.py'").kept == 1
 
 
-def test_a_metric_with_metrics_alone_is_an_evaluator(read):
+def test_load_config_single_metric_becomes_list(read):
     metric = "dict(type='CalibrationMetric', metrics=['NLL'], _delete_=True)"
     cfg = read(f"_base_ = '{DIGITS}'\ntest_evaluator = {metric}\n")
     assert cfg.test_evaluator == [dict(type='CalibrationMetric', metrics=['NLL'])]
 
 
-def test_evaluation_with_one_metric_is_an_evaluator(read):
+def test_use_evaluation_single_metric_becomes_list(read):
     metric = "dict(type='mmengine.CalibrationMetric', metrics=['NLL'], _delete_=True)"
     cfg = read(
         f"_base_ = '{DIGITS}'\nwork_dir = 'w'\n"
@@ -134,7 +134,7 @@ def test_evaluation_with_one_metric_is_an_evaluator(read):
     assert cfg.test_evaluator == cfg.val_evaluator == expected
 
 
-def test_missing_data_are_named_with_their_source(tmp_path):
+def test_missing_data_message_names_source(tmp_path):
     root = tmp_path / 'VOC2012'
     dataset = dict(type='PascalVOCDataset', data_root=str(root), ann_file='lists/aug.txt')
     wrapped = dict(type='RepeatDataset', dataset=dict(type='ConcatDataset', datasets=[dataset]))
@@ -153,7 +153,7 @@ def test_missing_data_are_named_with_their_source(tmp_path):
     assert missing_data_message({'train_dataloader': remote, 'val_dataloader': None}) is None
 
 
-def test_missing_augmented_list_beside_the_training_list_is_left_out(read, tmp_path):
+def test_missing_data_message_augmented_list_names_remedy(read, tmp_path):
     """To name the training list in its place would show each of its images twice."""
     root = write_voc(tmp_path / 'VOC2012')
     inherit = "_base_ = 'mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py'\n"
@@ -174,14 +174,14 @@ def test_missing_augmented_list_beside_the_training_list_is_left_out(read, tmp_p
     assert lists == ['ImageSets/Segmentation/train.txt']
 
 
-def test_experiments_of_the_same_file_name_keep_apart():
+def test_experiment_name_keeps_folder():
     assert experiment_name('/x/configs/mbls/digits.py') == 'mbls/digits'
     assert experiment_name('/x/configs/y/configs/ce/digits.py') == 'ce/digits'
     assert experiment_name('/x/mine.py') == 'mine'
 
 
 @pytest.mark.parametrize(('limit', 'batch_size', 'steps'), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
-def test_a_smoke_run_has_as_many_iterations_as_an_epoch_and_a_folder(limit, batch_size, steps):
+def test_limit_samples_sets_iterations_and_folder(limit, batch_size, steps):
     cfg = Config(
         dict(
             train_cfg=dict(max_iters=20_000, val_interval=2000, val_begin=100),

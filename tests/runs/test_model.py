@@ -88,7 +88,7 @@ def scores_of(members, number):
             yield model.test_step(batch)[0].pred_score
 
 
-def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path):
+def test_test_three_members_equals_their_mean(digits, run, tmp_path):
     arguments = ['test.py', DIGITS, *digits, '--disagreement', 'apart', '--out', 'p.pkl', *FEW]
     assert 'CE × 3' in run(*arguments)
     predictions = pickle.loads((tmp_path / 'p.pkl').read_bytes())
@@ -114,7 +114,7 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
     assert found['evaluation']['tta'] is False and label_of(folder) == 'CE × 3'
 
 
-def test_views_of_a_segmentor_have_the_labels_of_the_image(scenes, run, tmp_path):
+def test_test_segmentor_views_equal_mean_over_scales(scenes, run, tmp_path):
     arguments = ['test.py', SCENES, scenes[0], '--tta-scales', 0.8, 1, '--out', 'p.pkl', *FEW]
     assert 'CE + TTA (4)' in run(*arguments)
     _, samples = alone(SCENES, scenes[0], 5)
@@ -129,7 +129,7 @@ def test_views_of_a_segmentor_have_the_labels_of_the_image(scenes, run, tmp_path
     assert 'TestTimeAug' not in str(pipeline) and 'Annotation' not in str(content['model'])
 
 
-def test_two_ranks_equal_one_with_everything_at_once(scenes, run, tmp_path, free_port):
+def test_test_two_processes_equals_one(scenes, run, tmp_path, free_port):
     everything = [
         *('--tta-scales', 1, '--mc-dropout', 2, '--dropout-seed', 4, *FEW),
         'model.decode_head.dropout_ratio=0.5',
@@ -154,7 +154,7 @@ def test_two_ranks_equal_one_with_everything_at_once(scenes, run, tmp_path, free
     assert found[0] == pytest.approx(found[1], rel=1e-4) and min(found[0]) > 0
 
 
-def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path, monkeypatch):
+def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypatch):
     read, load = [], torch.load
 
     def counted(file, *args, **options):
@@ -189,7 +189,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path, 
     assert 'name a .json file' in error
 
 
-def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path):
+def test_test_members_of_two_configs_equal_their_mean(digits, run, tmp_path):
     Path('other.py').write_text(
         f"_base_ = '{DIGITS}'\ndata_preprocessor = dict(mean=[0.5], std=[0.25])\n"
         "model = dict(head=dict(loss=dict(type='LabelSmoothingLoss', alpha=0.1, _delete_=True)))\n"
@@ -231,7 +231,7 @@ WIDE = 'model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))
         (['a', 'data_preprocessor = dict(mean=[0.5], std=[0.25]):b'], 'as CONFIG.py:'),
     ],
 )
-def test_what_has_no_mean_is_said_first(arguments, message, digits, run, tmp_path):
+def test_test_members_that_do_not_fit_refused(arguments, message, digits, run, tmp_path):
     shutil.copy(digits[0], tmp_path / 'copy.pth')
     for number, argument in enumerate(arguments):
         text, pair, _ = str(argument).partition(':b')
@@ -243,7 +243,7 @@ def test_what_has_no_mean_is_said_first(arguments, message, digits, run, tmp_pat
     assert message in run('test.py', DIGITS, *arguments, code=2)
 
 
-def test_each_model_has_a_folder_of_its_own(digits, run, tmp_path):
+def test_test_each_model_has_own_folder(digits, run, tmp_path):
     shutil.copy(digits[0], tmp_path / 'copy.pth')
     for arguments in ([digits[0]], [digits[0]], ['copy.pth'], [digits[0], '--tta']):
         run('test.py', DIGITS, *arguments, *FEW)
@@ -270,7 +270,7 @@ MERGES = dict(tta_model=dict(type='MyMerging'))
         ('mmseg', dict(test_dataloader=dict(dataset={})), None, 'has no pipeline to add views to'),
     ],
 )
-def test_views_are_the_config_s_or_mirror_images_at_scales(scope, more, scales, expected):
+def test_set_views_takes_tta_pipeline_or_scales(scope, more, scales, expected):
     dataset = dict(type='ConcatDataset', datasets=[dict(pipeline=[LOAD, PACK])])
     loader = dict(dataset=dict(type='RepeatDataset', dataset=dataset))
     cfg = Config(dict(default_scope=scope, test_dataloader=loader) | more)
@@ -285,7 +285,7 @@ def test_views_are_the_config_s_or_mirror_images_at_scales(scope, more, scales, 
     assert load == LOAD and added['transforms'][-1] == [PACK]
 
 
-def test_a_checkpoint_and_its_calibration_are_no_ensemble(digits, run, tmp_path):
+def test_test_checkpoint_beside_its_calibration_refused(digits, run, tmp_path):
     """Nor is one that was calibrated twice, whose record names both and the original."""
     (digits[0].parent / 'last_checkpoint').write_text('epoch_30.pth')
     few = ['--limit', 200, *FEW]  # of networks that know nothing
@@ -303,7 +303,7 @@ def test_a_checkpoint_and_its_calibration_are_no_ensemble(digits, run, tmp_path)
     assert member['finished'] is True  # by what lies beside the original
 
 
-def test_whether_a_training_is_over(tmp_path):
+def test_is_finished(tmp_path):
     def finished(length, **calibration):
         training = dict(train_cfg=dict(max_epochs=length))
         return is_finished(str(tmp_path / 'best.pth'), training, calibration)

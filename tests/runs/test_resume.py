@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
         ({'model.backbone.base_channels': 4}, r'model\.backbone\.base_channels'),
     ],
 )
-def test_resume_another_setting_is_refused_by_its_key(options, named, trained, tmp_path):
+def test_resume_other_setting_refused(options, named, trained, tmp_path):
     for folder in (trained, tmp_path):  # goes on in its work dir, or in another one
         before = sorted(folder.iterdir())
         with pytest.raises(UserError, match=named) as error:
@@ -74,7 +74,7 @@ def test_resume_another_setting_is_refused_by_its_key(options, named, trained, t
     assert not list(tmp_path.glob('*.pth'))
 
 
-def test_resume_several_settings_names_all_of_them(trained, run):
+def test_resume_several_other_settings_names_all(trained, run):
     options = ['train_dataloader.batch_size=8', 'optim_wrapper.optimizer.lr=0.1']
     short = [f'{key}={value}' for key, value in SMALL.items() if 'batch_size' not in key]
     command = ['train.py', 'mmcalib::mbls/digits.py', '--work-dir', trained, '--resume']
@@ -92,7 +92,7 @@ def test_resume_several_settings_names_all_of_them(trained, run):
     {'default_hooks.checkpoint.interval': 2},
     {'default_hooks.logger.interval': 1},
 ])  # fmt: skip
-def test_resume_settings_of_no_figure_are_allowed(options, trained, tmp_path):
+def test_resume_setting_without_effect_allowed(options, trained, tmp_path):
     options = {key: value for key, value in options.items() if value is not None}
     resume_from(config(tmp_path, **options), str(trained))
 
@@ -105,7 +105,7 @@ class MyLogHook(Hook):
         self.project = project
 
 
-def test_resume_with_another_hook_of_one_s_own_is_warned_of(trained, tmp_path):
+def test_resume_other_hook_of_user_warns(trained, tmp_path):
     """It may only log, and to mend one that has broken a training must not lose the training."""
     own = dict(type='MyLogHook', project='mended')
     with pytest.warns(UserWarning, match=r'your own, custom_hooks .*MyLogHook'):
@@ -126,7 +126,7 @@ def test_resume_with_another_hook_of_one_s_own_is_warned_of(trained, tmp_path):
         (dict(STEP, convert_to_iter_based=True), None),
     ],
 )
-def test_resume_more_epochs_trains_as_if_they_had_been_asked_for_at_first(schedule, end, tmp_path):
+def test_resume_more_epochs_equals_uninterrupted(schedule, end, tmp_path):
     train_and_test(config(tmp_path / 'whole', schedule, train_cfg__max_epochs=5), test=False)
     train_and_test(config(tmp_path / 'parts', schedule), test=False)
     for epochs in (3, 5):
@@ -144,9 +144,7 @@ def test_resume_more_epochs_trains_as_if_they_had_been_asked_for_at_first(schedu
 
 
 @pytest.mark.parametrize('schedule', [POLY, [POLY], dict(type='CosineAnnealingLR', by_epoch=True)])
-def test_resume_more_epochs_keeps_and_records_a_schedule_of_the_former_length(
-    schedule, tmp_path, capsys
-):
+def test_resume_more_epochs_keeps_schedule_of_former_length(schedule, tmp_path, capsys):
     """Which would have been another one from the first step on, had more epochs been asked for."""
     train_and_test(config(tmp_path, schedule), test=False)
     last = load_file(str(tmp_path / 'epoch_2.pth'))['optimizer']['param_groups'][0]['lr']
@@ -169,7 +167,7 @@ def test_resume_more_epochs_keeps_and_records_a_schedule_of_the_former_length(
         resume_from(cfg, str(tmp_path))
 
 
-def test_resume_another_tool_s_checkpoint_compares_no_settings(trained, tmp_path):
+def test_resume_checkpoint_of_other_tool_compares_nothing(trained, tmp_path):
     content = load_file(str(trained / 'epoch_2.pth'))
     del content['meta']['facts']
     torch.save(content, tmp_path / 'epoch_2.pth')

@@ -130,7 +130,7 @@ def test_metric_several_labels_label_out_of_range_is_named():
         Evaluator([CalibrationMetric(several_labels=True)]).process([sample])
 
 
-def test_tools_several_labels_are_measured(run):
+def test_test_several_labels_measures_all_decisions(run):
     Path('own.py').write_text(CONFIG)
     run('train.py', 'own.py', '--limit', 40, '--no-test', '--cfg-options', 'train_cfg.max_epochs=1')
     (checkpoint,) = Path().rglob('best*.pth')

@@ -50,7 +50,7 @@ SCHEDULE = dict(type='LossScheduleHook', parameter='margin', cap=float('inf'))
         ('load_from', dict(load_from='https://a.b/weights.pth')),
     ],
 )
-def test_what_decides_about_figures_is_told_apart(part, options):
+def test_training_changed_option_told_apart(part, options):
     plain, other = trained(), trained(**options)
     changed = {key for key in {**plain, **other} if plain.get(key) != other.get(key)}
     assert changed == {part}
@@ -71,11 +71,11 @@ def test_what_decides_about_figures_is_told_apart(part, options):
         dict(resume=True, load_from='epoch_3.pth'),
     ],
 )
-def test_what_does_not_is_not(options):
+def test_training_option_without_effect_not_told_apart(options):
     assert trained(**options) == trained()
 
 
-def test_a_data_set_is_not_the_folder_it_lies_in():
+def test_training_moved_data_set_not_told_apart():
     name, root = 'ce/resnet50_cifar10', 'train_dataloader__dataset__dataset__data_root'
     assert trained(name, **{root: '/mnt/c10'}) == trained(name)
     folder = dict(train_dataloader__dataset__dataset__type='CustomDataset')
@@ -100,12 +100,12 @@ MBLS = dict(type='MarginLabelSmoothingLoss', alpha=1, class_reduction='sum')
         ('ce/digits', dict(model__head__loss=NONE), dict(type='NoSuch', b=2)),
     ],
 )
-def test_a_loss_is_its_type_and_what_is_not_the_default(name, options, loss):
+def test_main_loss_has_type_and_chosen_options(name, options, loss):
     loss = {key: value for key, value in loss.items() if value is not None}
     assert main_loss(load(name, **options)) == loss
 
 
-def test_the_auxiliary_head_is_not_the_main_one():
+def test_main_loss_is_not_auxiliary():
     head = dict(type='FCNHead', loss_decode=dict(type='LabelSmoothingLoss', alpha=0.2))
     cfg = load('mbls/digit_scenes')
     cfg.model = dict(auxiliary_head=[head], **cfg.model)
@@ -116,7 +116,7 @@ def test_the_auxiliary_head_is_not_the_main_one():
     assert describe_training(cfg)['other_losses'] == expected
 
 
-def test_facts_of_another_tool_s_checkpoint_are_those_of_the_config():
+def test_training_facts_of_other_tool_are_of_config():
     cfg = load('ce/digits')
     facts = training_facts({'cfg': load('mbls/digits').pretty_text}, cfg)
     assert facts == {**config_facts(cfg), 'told_by': 'config'}

@@ -73,7 +73,7 @@ def evaluate(run, monkeypatch, folder, *arguments):
     return json.loads((folder / 'one/results.json').read_text())
 
 
-def test_a_classifier_against_sets(project, run, monkeypatch, free_port):
+def test_test_classifier_with_ood_sets_equals_loop(project, run, monkeypatch, free_port):
     result = evaluate(run, monkeypatch, project, 'digits_ood.py', 'digits.pth')
     found = result['metrics']
     assert all(0 < found[f'ood/energy/{name}/AUROC'] < 100 for name in ('val', 'photographs'))
@@ -90,7 +90,7 @@ def test_a_classifier_against_sets(project, run, monkeypatch, free_port):
     assert two['evaluation'] == result['evaluation']
 
 
-def test_a_segmentor_against_the_pixels_of_untrained_classes(project, run, monkeypatch):
+def test_test_segmentor_with_ood_pixels_equals_loop(project, run, monkeypatch):
     three = ['--cfg-options', 'test_dataloader.dataset.indices=3']
     result = evaluate(run, monkeypatch, project, 'voc_ood.py', 'plain.pth', *three)
     masks = [np.array(Image.open(project / f'data/SegmentationClass/{n}.png')) for n in 'abc']
@@ -100,7 +100,7 @@ def test_a_segmentor_against_the_pixels_of_untrained_classes(project, run, monke
     assert 0 < result['metrics']['ood/max_logit/AUROC'] < 100
 
 
-def test_our_evaluation_has_unseen_samples(tmp_path, monkeypatch):
+def test_evaluation_unseen_has_ood_samples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folders(tmp_path / 'data/cifar10_folder/test', classes=2, per_class=1)
     cfg = load_config('mmcalib::ce/digits.py')

@@ -121,7 +121,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize('line', REFUSED, ids=lambda line: line.replace(f'{ROOT}/', ''))
-def test_what_cannot_run_is_one_line_before_it_starts(line, folder, run, monkeypatch):
+def test_command_line_refused_in_one_line(line, folder, run, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     last = run(*shlex.split(line), code=2).splitlines()[-1]
@@ -130,19 +130,19 @@ def test_what_cannot_run_is_one_line_before_it_starts(line, folder, run, monkeyp
     assert not (folder / 'work_dirs').exists() and not list(folder.rglob('results*.json'))
 
 
-def test_a_work_dir_stands_for_its_best_checkpoint(tmp_path):
+def test_find_checkpoint_work_dir_is_best_checkpoint(tmp_path):
     for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
         (tmp_path / name).touch()
     assert find_checkpoint(str(tmp_path)) == str(tmp_path / 'best_top1_epoch_1.pth')
 
 
 @pytest.mark.parametrize('error', [TypeError, ValueError])
-def test_an_error_of_ours_keeps_its_traceback(error):
+def test_parser_unexpected_error_keeps_traceback(error):
     with pytest.raises(error, match='of ours'), ToolParser().ending_with_errors():
         raise error('of ours')
 
 
-def test_interruption_that_other_code_made_another_error_of_is_one_line(capsys):
+def test_parser_wrapped_interruption_is_one_line(capsys):
     """As mmengine's config does, in whose formatting a training spends much of its saving."""
     with pytest.raises(SystemExit, match='Stopped: go on'):  # noqa: SIM117
         with ToolParser().ending_with_errors('Stopped: go on.'):
@@ -155,7 +155,7 @@ def test_interruption_that_other_code_made_another_error_of_is_one_line(capsys):
 
 
 @pytest.mark.parametrize('tool', TOOLS)
-def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
+def test_help_has_example_and_imports_nothing_heavy(tool, tmp_path):
     result = subprocess.run(
         [sys.executable, '-c', HELP.format(str(ROOT / 'tools' / tool))], capture_output=True,
         text=True, check=True, cwd=tmp_path,
@@ -169,7 +169,7 @@ def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
 
 # Each kind of figure has a parser of its own: see tests/cli/test_visualize.py.
 @pytest.mark.parametrize('name', sorted({*COMMANDS} - {'visualize'}))
-def test_options_are_the_arguments_of_the_parser(name):
+def test_options_equal_arguments_of_parser(name):
     """Each field is an argument, with its default; `members` are config and checkpoints."""
     parsing = importlib.import_module(COMMANDS[name].parsing)
     parser = parsing.build_parser()
@@ -206,7 +206,7 @@ def options_class(parsing):
     return get_type_hints(parsing.parse)['return']
 
 
-def test_the_names_of_the_helps_are_those_of_the_package():
+def test_names_equal_those_of_package():
     assert tuple(SCALERS) == names.METHODS
     assert names.CRITERIA == affine.CRITERIA
     assert names.NUM_SAMPLES == draw.NUM_SAMPLES
@@ -218,7 +218,7 @@ def test_the_names_of_the_helps_are_those_of_the_package():
     }
 
 
-def test_the_console_command_lists_all_tools_and_runs_them(monkeypatch, capsys):
+def test_console_command_lists_and_runs_tools(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(sys, 'argv', ['mmcalib', *arguments])
         with pytest.raises(SystemExit) as end:
@@ -243,12 +243,12 @@ def test_the_console_command_lists_all_tools_and_runs_them(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'tools').glob('*.sh')), ids=lambda path: path.name)
-def test_shell_scripts_say_how_they_are_called(path):
+def test_shell_script_without_arguments_prints_usage(path):
     result = subprocess.run(['bash', path], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and f'Usage: tools/{path.name}' in result.stderr
 
 
-def test_what_a_script_starts(tmp_path):
+def test_shell_script_starts_tool_with_arguments(tmp_path):
     """The tool, the processes, and the arguments in their places; none runs."""
     (tmp_path / 'python').write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
     (tmp_path / 'python').chmod(0o755)

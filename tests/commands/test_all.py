@@ -82,7 +82,7 @@ def of_scenes():
     return Path('work_dirs/mine/confidence_maps.npz').exists()
 
 
-def test_a_training_ends_with_a_test_of_the_best_checkpoint_and_an_answer(trained):
+def test_train_tests_best_checkpoint(trained):
     screen, folder = (trained / 'screen').read_text(), trained / 'work_dirs/mine'
     (file,) = folder.glob('*/*.log')
     kept, lines = file.read_text(), screen.splitlines()
@@ -110,7 +110,7 @@ def test_a_training_ends_with_a_test_of_the_best_checkpoint_and_an_answer(traine
     assert screen.endswith('\nFiles: work_dirs/mine\n')
 
 
-def test_test_and_calibrate(run):
+def test_test_and_calibrate_leave_files(run):
     said = run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
     assert said.endswith('\nFiles: tested\n')
     assert results('work_dirs/mine')['metrics'] == results('tested')['metrics']
@@ -184,9 +184,7 @@ def test_visualize(run):
         ('visualize.py', ['reliability', 'work_dirs/mine', *COARSE, '--out'], 'a.png', 500),
     ],
 )
-def test_a_full_disk_is_one_line_and_leaves_what_was_there(
-    tool, arguments, out, room, trained, run
-):
+def test_full_disk_keeps_old_files(tool, arguments, out, room, trained, run):
     """A limit on the size of a file fails where a full disk does."""
     old = trained / out
     old.parent.mkdir(exist_ok=True)
@@ -227,7 +225,7 @@ test_dataloader = dict(dataset=dict(split='val', indices=11))
     ('script', 'config', 'last', 'batch_size'),
     [(False, BY_EPOCH, 'epoch_2', 64), (True, BY_ITERATION, 'iter_4', 4)],
 )
-def test_two_processes_validate_the_model_that_is_saved(
+def test_train_two_processes_validate_saved_model(
     script, config, last, batch_size, tmp_path, free_port
 ):
     (tmp_path / 'mine.py').write_text(config)
@@ -252,7 +250,7 @@ def test_two_processes_validate_the_model_that_is_saved(
     assert member['training']['processes'] == 2
 
 
-def test_interrupted_processes_say_in_one_line_how_to_go_on(tmp_path, free_port):
+def test_train_interrupted_processes_say_how_to_go_on(tmp_path, free_port):
     """Ctrl-C goes to all processes of a terminal, and torchrun repeats it."""
     log = tmp_path / 'log'
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
@@ -312,7 +310,7 @@ test_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
     [(MMPRETRAIN, write_folders, 'accuracy/top1'), (MMSEG, write_voc, 'mIoU')],
     ids=['mmpretrain', 'mmseg'],
 )
-def test_a_config_outside_that_inherits_a_toolbox(config, write, quality, tmp_path):
+def test_train_config_of_toolbox_elsewhere(config, write, quality, tmp_path):
     write(tmp_path / 'data')
     (tmp_path / 'mine.py').write_text(config + LOADERS)
     log = call_forked('train.py', 'mine.py', cwd=tmp_path)
@@ -331,9 +329,7 @@ def test_a_config_outside_that_inherits_a_toolbox(config, write, quality, tmp_pa
 @pytest.mark.parametrize(
     ('end', 'status', 'reported'), [('sys.exit(2)', 2, False), ('raise KeyError', 1, True)]
 )
-def test_several_processes_add_nothing_to_what_a_tool_refuses(
-    end, status, reported, tmp_path, free_port
-):
+def test_refusal_of_several_processes_is_one_line(end, status, reported, tmp_path, free_port):
     """But all to what it did not foresee. The second process waits to be ended."""
     (tmp_path / 'tool.py').write_text(
         'import os, sys, time\n'

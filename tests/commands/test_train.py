@@ -35,7 +35,7 @@ log_processor = dict(by_epoch=False)
 
 
 @pytest.mark.parametrize(('kind', 'number'), [('epochs', 9), ('iterations', 6)])
-def test_a_killed_training_ends_as_one_that_was_not(kind, number, run, tmp_path):
+def test_train_killed_and_resumed_equals_uninterrupted(kind, number, run, tmp_path):
     """Killed where a best one is there, and the checkpoint of its step does not know of it yet."""
 
     def train(folder, *options, kill=0):
@@ -65,9 +65,7 @@ def test_a_killed_training_ends_as_one_that_was_not(kind, number, run, tmp_path)
         ('digit_scenes', [], 'best_*.pth'),
     ],
 )
-def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
-    name, options, checkpoint, run, tmp_path
-):
+def test_train_with_ema_tests_averaged_weights(name, options, checkpoint, run, tmp_path):
     """mmpretrain's EMAHook is not mmengine's, which the scenes have."""
     Path('mine.py').write_text(
         f"_base_ = '{ROOT}/configs/ce/{name}.py'\n"
@@ -103,7 +101,7 @@ class Written(BaseMetric):
 
 
 @pytest.mark.parametrize('evaluator', ['[]', "[dict(type='Written')]"])
-def test_training_whose_test_has_no_values_ends_with_its_record(evaluator, run):
+def test_train_test_without_values_leaves_record(evaluator, run):
     """As one of mmseg that only writes predictions, by `format_only`."""
     Path('written.py').write_text(WITHOUT_VALUES)
     Path('mine.py').write_text(
@@ -129,9 +127,7 @@ def test_training_whose_test_has_no_values_ends_with_its_record(evaluator, run):
 
 
 @pytest.mark.parametrize('save_best', ["'accuracy/top1'", 'None'])
-def test_original_weights_that_were_validated_beside_an_average_are_what_is_tested(
-    save_best, run, tmp_path
-):
+def test_train_with_ema_validating_original_tests_original(save_best, run, tmp_path):
     """A checkpoint's `state_dict` is the average, whichever of the two EMAHook has validated."""
     Path('mine.py').write_text(
         f"_base_ = '{ROOT}/configs/ce/digits.py'\n"
@@ -164,7 +160,7 @@ def test_original_weights_that_were_validated_beside_an_average_are_what_is_test
     assert calibrated['calibration/ECE'] != trained['calibration/ECE']
 
 
-def test_a_checkpoint_tested_under_another_config_says_its_own(run, monkeypatch):
+def test_test_with_other_config_keeps_training_of_checkpoint(run, monkeypatch):
     options = [
         *('train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'randomness.seed=7'),
         *('train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=20'),
@@ -197,7 +193,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(run, monkeypatch)
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
-def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_path):
+def test_train_with_limit_left_out_of_reports(name, run, tmp_path):
     evaluator = {'digits': 'Accuracy', 'digit_scenes': 'IoUMetric'}[name]
     Path('mine.py').write_text(
         f"_base_ = 'mmcalib::mbls/{name}.py'\n"
@@ -241,7 +237,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_
     assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
 
 
-def test_training_without_a_best_checkpoint_names_the_file_of_its_last_weights(run):
+def test_train_without_best_checkpoint_names_last(run):
     """As most configs of the toolboxes, which keep no best one."""
     Path('mine.py').write_text(
         "_base_ = 'mmcalib::mbls/digits.py'\n"

@@ -110,13 +110,13 @@ NAN = {'calibration/ECE': float('nan')}
         ),
     ],
 )
-def test_the_figures_and_what_they_mean(metrics, bins, expected):
+def test_test_summary_lists_figures(metrics, bins, expected):
     heading, *rows = lines(metrics, bins)
     assert heading == 'mbls/digits; MbLS m=8 α=0.1; test split, 1,797 samples'
     assert rows == expected
 
 
-def test_the_heading_calls_a_run_what_reports_call_it():
+def test_test_summary_heading_has_label_of_reports():
     calibrated = dict(calibration={'methods': ['temperature'], 'forced': []})
     assert lines(**calibrated)[0].startswith('mbls/digits; MbLS m=8 α=0.1 + temperature; test spl')
     assert lines(limit=8)[0].endswith('; SMOKE RUN with --limit 8')

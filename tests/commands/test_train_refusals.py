@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from commands import call
 from images import write_folders, write_voc
+from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from PIL import Image
-from test_checkpoint import config
-from test_checks import Others
+from tested import small_config
 from tiny_models import fcn_head, segmentor
 
 from mmcalib.cli.parser import ToolParser
@@ -34,6 +34,18 @@ LEARNS = "custom_hooks = [dict(type='LearnFromValidationHook')]"
 CSRA = "CSRAClsHead', num_heads=1, lam=0.1, _scope_='mmpretrain"
 SMOOTHED = "type='LabelSmoothLoss', label_smooth_val=0.1, mode='{}'"
 FOCAL = "losses=[dict(type='DualFocalLoss')]"
+
+
+class Others(BaseMetric):
+    """A metric of which nothing is known."""
+
+    def process(self, data_batch, data_samples):
+        pass
+
+    def compute_metrics(self, results):
+        return {}
+
+
 TRAINING = {
     'model = dict(head=dict(loss=dict(margn=8.0)))': (
         "MarginLabelSmoothingLoss: got an unexpected keyword argument 'margn'"
@@ -98,7 +110,7 @@ TRAINING = {
 
 
 @pytest.mark.parametrize('text', TRAINING)
-def test_what_a_training_would_meet_later(text, run, tmp_path):
+def test_train_invalid_config_refused(text, run, tmp_path):
     Path('own.py').write_text(f"_base_ = 'mmcalib::mbls/digits.py'\n{text}\n")
     Path('it_fails.py').write_text('import nothing_like_it')
     limit = [] if 'indices' in text else ['--limit', 4]
@@ -121,7 +133,7 @@ def test_what_a_training_would_meet_later(text, run, tmp_path):
         f'{LOSS.format("CombinedLoss", TERMS)}\n{MIXED.format("CutMix")}',
     ],
 )
-def test_training_with_a_loss_that_fits_its_targets_runs(text, run):
+def test_train_loss_for_its_targets_runs(text, run):
     Path('own.py').write_text(
         f"_base_ = 'mmcalib::mbls/digits.py'\n{text}\nval_evaluator = [dict(type='Others')]\n"
         'default_hooks = dict(checkpoint=dict(save_best=None, rule=None))\n'
@@ -145,7 +157,7 @@ class MyLoss(nn.Module):
 """
 
 
-def test_a_class_beside_the_config_is_found_and_its_options_are_told(run):
+def test_train_loss_of_own_module_is_labelled(run):
     Path('project').mkdir()
     Path('project/a_loss_of_mine.py').write_text(OWN_CLASS)
     text = f'{IMPORTS.format("a_loss_of_mine")}\n{LOSS.format("MyLoss", "q=2.5")}\n'
@@ -160,11 +172,11 @@ LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
 
 
 @pytest.mark.parametrize(('number', 'workers'), [(0, 0), (7, 0), (7, 1)])
-def test_a_training_names_the_image_that_breaks_it(number, workers, tmp_path):
+def test_train_broken_image_is_named(number, workers, tmp_path):
     root = write_folders(tmp_path / 'images', per_class=1)
     path = root / f'class_{number}/0.jpg'
     path.write_bytes(b'')
-    cfg = config(tmp_path / 'run')
+    cfg = small_config(tmp_path / 'run')
     data = dict(type='CustomDataset', data_root=str(root), pipeline=LOAD)
     cfg.train_dataloader.dataset = cfg.val_dataloader.dataset = data
     cfg.train_dataloader.num_workers = workers
@@ -181,7 +193,7 @@ def masks(folder, loss, label, name='b', **options):
     mask = np.asarray(Image.open(path)).copy()
     mask[:6, :6] = label
     Image.fromarray(mask).save(path)
-    cfg = config(folder / 'run', 'mbls/digit_scenes', **options)
+    cfg = small_config(folder / 'run', 'mbls/digit_scenes', **options)
     load = [dict(type='LoadImageFromFile', color_type='grayscale'), dict(type='LoadAnnotations')]
     steps = [*load, dict(type='Resize', scale=(40, 40)), dict(type='PackSegInputs')]
     cfg.train_dataloader.dataset = dict(
@@ -207,9 +219,7 @@ IGNORES_77 = dict(model__decode_head__ignore_index=77, model__data_preprocessor_
         ('CrossEntropyLoss', 21, {}, '21. '),
     ],
 )
-def test_a_training_names_the_mask_with_a_label_out_of_range(
-    loss, label, options, message, tmp_path
-):
+def test_train_label_out_of_range_names_mask(loss, label, options, message, tmp_path):
     with pytest.raises(UserError) as error:
         train_and_test(masks(tmp_path, loss, label, **options), test=False)
     start, _, end = error.value.reason.partition(' labels outside [0, 21): ')
@@ -219,7 +229,7 @@ def test_a_training_names_the_mask_with_a_label_out_of_range(
 
 @pytest.mark.parametrize('channels', [3, 4])
 @pytest.mark.parametrize('split', ['train', 'val'])
-def test_a_mask_in_colours_is_named(split, channels, tmp_path):
+def test_train_mask_in_colours_is_named(split, channels, tmp_path):
     cfg = masks(tmp_path, 'CrossEntropyLoss', 0)
     root = tmp_path / 'VOC2012/SegmentationClass'
     colours = np.zeros((40, 40, channels), np.uint8)
@@ -245,16 +255,14 @@ def test_a_mask_in_colours_is_named(split, channels, tmp_path):
     ('label', 'ignore_index', 'refused'),
     [(255, 11, True), (11, 255, True), (-1, 255, True), (255, 255, False), (0, 255, False)],
 )
-def test_training_whose_padding_the_loss_does_not_know_is_refused_first(
-    loss, label, ignore_index, refused, tmp_path
-):
+def test_train_unknown_padding_label_refused(loss, label, ignore_index, refused, tmp_path):
     """Images of another size are padded in some later step, where torch raises an IndexError."""
     options = dict(
         model__decode_head__ignore_index=ignore_index,
         model__data_preprocessor__seg_pad_val=label,
         model__data_preprocessor__size=(48, 48),
     )
-    cfg = config(tmp_path, 'mbls/digit_scenes', **options)
+    cfg = small_config(tmp_path, 'mbls/digit_scenes', **options)
     cfg.model.decode_head.loss_decode = dict(type=loss)
     if not refused:
         train_and_test(cfg, test=False)
@@ -265,7 +273,7 @@ def test_training_whose_padding_the_loss_does_not_know_is_refused_first(
 
 
 @pytest.mark.parametrize('name', ['a', 'b'], ids=['first', 'second'])
-def test_on_two_processes_the_other_one_says_no_more(name, tmp_path, free_port):
+def test_train_two_processes_error_names_image_once(name, tmp_path, free_port):
     """Each process reads the image of its rank in the first step, where the other one waits."""
     options = dict(train_dataloader__batch_size=1, train_dataloader__sampler__shuffle=False)
     cfg = masks(tmp_path, 'CrossEntropyLoss', 77, name, **options)
@@ -281,9 +289,7 @@ def test_on_two_processes_the_other_one_says_no_more(name, tmp_path, free_port):
     assert 'train.py: warning: --cfg-options no_such: ' in said and 'warnings.warn' not in said
 
 
-def test_two_processes_refuse_and_warn_once_and_name_the_weights_that_cannot_be_had(
-    tmp_path, free_port
-):
+def test_train_two_processes_refuse_and_warn_once(tmp_path, free_port):
     init = "init_cfg=dict(type='Pretrained', checkpoint='http://127.0.0.1:9/resnet.pth')"
     (tmp_path / 'mine.py').write_text(
         f"_base_ = 'mmcalib::mbls/digits.py'\nmodel = dict(backbone=dict({init}))\n"
@@ -305,7 +311,7 @@ def test_two_processes_refuse_and_warn_once_and_name_the_weights_that_cannot_be_
 
 
 @pytest.mark.parametrize('argument', ['init_cfg=', 'pretrained='])
-def test_weights_of_a_file_that_is_not_there_are_named_by_their_key(argument, run):
+def test_train_missing_pretrained_file_names_key(argument, run):
     weights = "dict(type='Pretrained', checkpoint='none.pth')"
     weights = weights if argument == 'init_cfg=' else "'none.pth'"
     part = f'dict(backbone=dict({argument}{weights}))'
@@ -325,7 +331,7 @@ def test_weights_of_a_file_that_is_not_there_are_named_by_their_key(argument, ru
         'writev [127.0.0.1]:9: Broken pipe',
     ],
 )
-def test_process_whose_peer_has_ended_says_one_line(error):
+def test_parser_ended_peer_is_one_line(error):
     """As gloo writes it, also where the other one has not read what was sent to it."""
     with pytest.raises(SystemExit, match='another process'), ToolParser().ending_with_errors():
         raise RuntimeError(f'[pair.cc:545] {error}. This is typically caused by a remote worker')
@@ -333,7 +339,7 @@ def test_process_whose_peer_has_ended_says_one_line(error):
         raise RuntimeError('of another kind')
 
 
-def test_a_single_logit_tells_two_classes_apart():
+def test_train_head_of_one_logit_accepts_two_classes():
     for classes, expected in ((1, 2), (4, 4)):
         known = trainable_labels(segmentor(fcn_head(num_classes=classes, ignore_index=7)))
         assert known[0] == expected and 7 in known[1]
