@@ -211,7 +211,7 @@ def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, task: str) -> No
 
     Args:
         parser: Parser or group that gets the argument.
-        task: What a smoke run does, such as ``'test N samples'``.
+        task: Text about what a smoke run does, such as ``'test N samples'``.
     """
     parser.add_argument(
         '--limit',

@@ -28,8 +28,9 @@ from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir, show_
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 
-MEASURED_BY_OPTION = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')  # by --calibration
-COVERAGE = 0.95  # of the intervals
+# Metrics that --calibration adds, and the coverage of their intervals.
+MEASURED_BY_OPTION = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
+INTERVAL_COVERAGE = 0.95
 
 
 def test_model(options: TestOptions) -> None:
@@ -120,7 +121,9 @@ def measure_calibration(runner: Runner) -> None:
         missing = [name for name in MEASURED_BY_OPTION if name not in measured]
         measure_more(main_metrics[0], missing)
     else:
-        add_metric(runner, CalibrationMetric(MEASURED_BY_OPTION, confidence_interval=COVERAGE))
+        add_metric(
+            runner, CalibrationMetric(MEASURED_BY_OPTION, confidence_interval=INTERVAL_COVERAGE)
+        )
     if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
         runner.register_hook(ReliabilityDiagramHook(splits=['test']))
 
@@ -132,7 +135,7 @@ def measure_more(metric: CalibrationMetric, names: list[str]) -> None:
         required = find_metric(name).required
         if required is not None:
             metric.required.add(required)
-    metric.confidence_interval = metric.confidence_interval or COVERAGE
+    metric.confidence_interval = metric.confidence_interval or INTERVAL_COVERAGE
 
 
 def count_objects(runner: Runner) -> None:

@@ -182,19 +182,19 @@ def class_names(data: object) -> list[str]:
     return [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
 
 
-def class_difference(trained: Sequence[str], here: Sequence[str]) -> str:
+def class_difference(trained: Sequence[str], names: Sequence[str]) -> str:
     """Return in words how a data set's classes differ from those trained on."""
     parts = []
-    if len(trained) != len(here):
-        parts.append(f'it has {len(here)} classes, not {len(trained)}')
-    for label, (trained_name, name) in enumerate(zip(trained, here, strict=False)):
+    if len(trained) != len(names):
+        parts.append(f'it has {len(names)} classes, not {len(trained)}')
+    for label, (trained_name, name) in enumerate(zip(trained, names, strict=False)):
         if trained_name != name:
             parts.append(f'class {label} is {name!r}, not {trained_name!r}')
             break
     return '; '.join(parts)
 
 
-def check_classes(trained: Sequence[str], here: Sequence[str], compared: str) -> None:
+def check_classes(trained: Sequence[str], names: Sequence[str], compared: str) -> None:
     """Raise a UserError if labels of some data mean other classes than those trained on.
 
     A missing folder of images, for example, moves every later label by one, and the numbers look
@@ -202,11 +202,11 @@ def check_classes(trained: Sequence[str], here: Sequence[str], compared: str) ->
     Where either side names none, there is nothing to compare.
     """
     trained = list(trained)
-    here = list(here)
-    if not trained or not here or trained == here:
+    names = list(names)
+    if not trained or not names or trained == names:
         return
-    text = f'{compared}: {class_difference(trained, here)}'
-    if trained[: len(here)] == here:
+    text = f'{compared}: {class_difference(trained, names)}'
+    if trained[: len(names)] == names:
         print_log(f'The data have only the first classes, {text}.', 'current', logging.WARNING)
         return
     raise UserError(

@@ -291,8 +291,13 @@ def check_targets(model: nn.Module) -> None:
     for name, head in model.named_modules():
         if takes_several_labels(head):
             check_several_labels(name, head)
-    mixing = getattr(getattr(model, 'data_preprocessor', None), 'batch_augments', None)
-    augments = [type(each).__name__ for each in getattr(mixing, 'augments', ()) if each is not None]
+    preprocessor = getattr(model, 'data_preprocessor', None)
+    batch_augments = getattr(preprocessor, 'batch_augments', None)
+    augments = [
+        type(augment).__name__
+        for augment in getattr(batch_augments, 'augments', ())
+        if augment is not None
+    ]
     if not augments:
         return
     for name, loss in model.named_modules():

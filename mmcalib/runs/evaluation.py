@@ -13,6 +13,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
+from torch import Tensor
 
 from mmcalib import __version__
 from mmcalib.files import RESULTS, STATISTICS, experiment_name, file_name_for_split, whole_file
@@ -133,9 +134,9 @@ def write_results(
     results = work_dir / file_name_for_split(RESULTS, record.split)
     results.unlink(missing_ok=True)
     (work_dir / file_name_for_split(STATISTICS, record.split)).unlink(missing_ok=True)
-    for name, each in statistics.items():
+    for name, metric_statistics in statistics.items():
         with whole_file(work_dir / file_name_for_split(f'{name}.npz', record.split)) as temporary:
-            each.save(temporary)
+            metric_statistics.save(temporary)
     record.write(results)
 
 
@@ -290,17 +291,18 @@ def stratum_tables(statistics: Mapping[str, CalibrationStatistics]) -> dict:
     """
     per_class = {}
     per_distance = {}
-    for name, each in statistics.items():
-        if each.class_bins is not None:
-            per_class[name] = {'classes': each.classes, **stratum_columns(each.class_bins)}
-        if each.distance_bins is not None:
-            columns = stratum_columns(each.distance_bins)
+    for name, metric_statistics in statistics.items():
+        if metric_statistics.class_bins is not None:
+            columns = stratum_columns(metric_statistics.class_bins)
+            per_class[name] = {'classes': metric_statistics.classes, **columns}
+        if metric_statistics.distance_bins is not None:
+            columns = stratum_columns(metric_statistics.distance_bins)
             per_distance[name] = {'pixels': list(RANGE_NAMES), **columns}
     strata = {'per_class': per_class, 'per_distance': per_distance}
     return {key: tables for key, tables in strata.items() if tables}
 
 
-def stratum_columns(bins) -> dict[str, list]:
+def stratum_columns(bins: Tensor) -> dict[str, list]:
     """Return the figures of strata by their bins, with None for NaN, which JSON does not have."""
     columns = {}
     for name, values in stratum_figures(bins).items():

@@ -189,6 +189,19 @@ def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypa
     assert 'name a .json file' in error
 
 
+def test_test_reads_each_checkpoint_once(digits, run, monkeypatch):
+    loaded = []
+    load = torch.load
+
+    def counted_load(file, **options):
+        loaded.append(file)
+        return load(file, **options)
+
+    monkeypatch.setattr(torch, 'load', counted_load)
+    run('test.py', DIGITS, *digits[:2], *FEW)
+    assert loaded == [str(path) for path in digits[:2]]
+
+
 def test_test_members_of_two_configs_equal_their_mean(digits, run, tmp_path):
     Path('other.py').write_text(
         f"_base_ = '{DIGITS}'\ndata_preprocessor = dict(mean=[0.5], std=[0.25])\n"
