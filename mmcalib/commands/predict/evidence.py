@@ -1,4 +1,4 @@
-"""What a test with labels says of the predictions of the same model."""
+"""Evidence of a test with labels for the predictions of the same model."""
 
 from __future__ import annotations
 

@@ -244,8 +244,10 @@ def write_json(file: Path, content: Mapping) -> None:
 def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
     """Write a table, whole or not at all."""
     # The name of a file may be no text; such bytes are written as escapes.
-    as_text = dict(newline='', encoding='utf-8', errors='backslashreplace')
-    with whole_file(file) as path, path.open('w', **as_text) as stream:
+    with (
+        whole_file(file) as path,
+        path.open('w', newline='', encoding='utf-8', errors='backslashreplace') as stream,
+    ):
         writer = csv.DictWriter(stream, columns, extrasaction='ignore')
         writer.writeheader()
         writer.writerows(rows)

@@ -1,4 +1,4 @@
-"""What people read of predictions: captions and legends of pictures, sentences, and a page."""
+"""Predictions in words: captions and legends of pictures, sentences, and a page."""
 
 from __future__ import annotations
 

@@ -458,7 +458,8 @@ def test_predict_two_processes_equals_one(photos, segmenting, tmp_path, free_por
     with pytest.raises(AssertionError) as ended:
         call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
     assert str(ended.value).count('2 files without a prediction:') == 1
-    one, two = tmp_path / 'one', tmp_path / 'two'
+    one = tmp_path / 'one'
+    two = tmp_path / 'two'
     assert list_files(one) == list_files(two)
     for expected, actual in zip(read_table(one), read_table(two), strict=True):
         assert actual['image'] == expected['image']

@@ -1,4 +1,4 @@
-"""Which files are meant by files, folders, patterns and lists, and which of them are images."""
+"""Image files: those that files, folders, patterns and lists name, and whether they are whole."""
 
 import os
 

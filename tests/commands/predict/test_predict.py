@@ -46,7 +46,8 @@ def photos(tmp_path_factory):
 
 def probabilities(models, path, size, *, flips=(False,)):
     """The mean of segmentors' probabilities, ``(K, H, W)``, and its logits if it is of one."""
-    inputs, mean = normalised(path, resized(*size)), 0
+    inputs = normalised(path, resized(*size))
+    mean = 0
     for model in models:
         for flip in flips:
             view = inputs.flip(3) if flip else inputs
@@ -58,10 +59,12 @@ def probabilities(models, path, size, *, flips=(False,)):
     return mean, logits
 
 
-def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentors, segmenting):
-    found = mmcalib.predict(*segmenting, photos, threshold=0.6)
-    assert [str(image.image) for image in found.images] == list(map(str, sorted(photos.iterdir())))
-    for image, size in zip(found.images, SIZES, strict=True):
+def test_predict_segmentor_equals_maps_and_objects_of_its_logits(photos, segmentors, segmenting):
+    predictions = mmcalib.predict(*segmenting, photos, threshold=0.6)
+    assert [str(image.image) for image in predictions.images] == list(
+        map(str, sorted(photos.iterdir()))
+    )
+    for image, size in zip(predictions.images, SIZES, strict=True):
         row = image.row
         probs, logits = probabilities(segmentors[0][:1], image.image, size)
         conf, predicted = probs.max(0)
@@ -83,12 +86,12 @@ def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentor
             assert item['expected_iou'] == pytest.approx(objects.expected_iou[index], abs=1e-5)
             assert item['share'] == pytest.approx(inside.double().mean().item())
             assert item['found'] is None
-    mean = np.mean([row['confidence'] for row in found.rows])
-    assert found.summary['confidence'] == pytest.approx(mean)
-    assert (found.summary['num_images'], found.summary['threshold']) == (5, 0.6)
+    mean = np.mean([row['confidence'] for row in predictions.rows])
+    assert predictions.summary['confidence'] == pytest.approx(mean)
+    assert (predictions.summary['num_images'], predictions.summary['threshold']) == (5, 0.6)
 
 
-def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(photos, tmp_path):
+def test_predict_binary_segmentor_follows_its_threshold(photos, tmp_path):
     head = fcn_head(2, out_channels=1, threshold=0.3)
     config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=head))
     (image, *_) = mmcalib.predict(*write_model(tmp_path, config, segmentor(head)), photos).images
@@ -100,13 +103,14 @@ def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(p
 
 
 @pytest.mark.parametrize('count', [1, 3])
-def test_a_classifiers_probabilities_are_the_mean_of_members_and_views(count, photos, classifiers):
+def test_predict_classifier_equals_mean_of_members_and_views(count, photos, classifiers):
     models, config, checkpoints = classifiers
     options = dict(tta=True, disagreement=True) if count > 1 else {}
-    found = mmcalib.predict(config, checkpoints[:count], photos, threshold=0.5, **options)
-    assert len(found.images) == len(SIZES)
-    for image in found.images:
-        inputs, row = normalised(image.image), image.row
+    predictions = mmcalib.predict(config, checkpoints[:count], photos, threshold=0.5, **options)
+    assert len(predictions.images) == len(SIZES)
+    for image in predictions.images:
+        inputs = normalised(image.image)
+        row = image.row
         views = [inputs, inputs.flip(3)] if count > 1 else [inputs]
         with torch.no_grad():
             probs = [m(v, mode='tensor').softmax(1) for m in models[:count] for v in views]
@@ -123,7 +127,7 @@ def test_a_classifiers_probabilities_are_the_mean_of_members_and_views(count, ph
 
 
 @pytest.mark.parametrize('own_views', [False, True])
-def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, tmp_path, own_views):
+def test_predict_segmentor_views_are_mirrored_back(photos, segmentors, tmp_path, own_views):
     models, config, checkpoints = segmentors
     options = dict(tta_scales=[1])
     if own_views:  # with the steps for labels that mmseg's configs have there
@@ -134,9 +138,10 @@ def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, t
             f'_base_ = {config!r}\ntta_pipeline = {[load, views]}\n'
             "tta_model = dict(type='SegTTAModel')\n"
         )
-        config, options = str(tmp_path / 'own.py'), dict(tta=True)
-    found = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
-    for image, size in zip(found.images, SIZES, strict=True):
+        config = str(tmp_path / 'own.py')
+        options = dict(tta=True)
+    predictions = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
+    for image, size in zip(predictions.images, SIZES, strict=True):
         mean, _ = probabilities(models, image.image, size, flips=(False, True))
         conf, predicted = mean.max(0)
         assert np.array_equal(image.arrays['predicted'], predicted)
@@ -146,24 +151,27 @@ def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, t
         assert image.row['mutual_information'] == pytest.approx(information, rel=1e-5) != 0
 
 
-def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_path, monkeypatch):
+def test_predict_broken_files_are_listed_and_others_predicted(
+    photos, segmenting, tmp_path, monkeypatch
+):
     good = sorted(photos.iterdir())
     (tmp_path / 'cut.png').write_bytes(good[0].read_bytes()[:200])
     (tmp_path / 'text.png').write_bytes(b'hello')
     files = [good[0], tmp_path / 'cut.png', good[1], tmp_path / 'text.png', *good[2:]]
     expected = mmcalib.predict(*segmenting, photos)
-    found = mmcalib.predict(*segmenting, files)
-    assert [item.image.name for item in found.unreadable] == ['cut.png', 'text.png']
-    for one, other in zip(found.images, expected.images, strict=True):
+    predictions = mmcalib.predict(*segmenting, files)
+    assert [item.image.name for item in predictions.unreadable] == ['cut.png', 'text.png']
+    for one, other in zip(predictions.images, expected.images, strict=True):
         assert one.image == other.image
         np.testing.assert_allclose(one.arrays['confidence'], other.arrays['confidence'], atol=1e-6)
     with pytest.raises(UserError, match=r'none of the 1 files .*cut\.png: it is damaged'):
         mmcalib.predict(*segmenting, [tmp_path / 'cut.png'])
 
-    step, sizes = BaseModel.test_step, []
+    step = BaseModel.test_step
+    batch_sizes = []
 
     def limited(self, data):
-        sizes.append(len(data['inputs']))
+        batch_sizes.append(len(data['inputs']))
         if len(data['inputs']) > 1 or data['inputs'][0].shape[1] > data['inputs'][0].shape[2]:
             raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate')
         samples = step(self, data)
@@ -172,19 +180,23 @@ def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_p
         return samples
 
     monkeypatch.setattr(BaseModel, 'test_step', limited)
-    found = mmcalib.predict(*segmenting, photos)
-    assert [image.image.name for image in found.images] == ['0.png', '1.png', '4.png']
-    broken, large = found.unreadable
+    predictions = mmcalib.predict(*segmenting, photos)
+    assert [image.image.name for image in predictions.images] == ['0.png', '1.png', '4.png']
+    broken, large = predictions.unreadable
     assert 'seg_logits of' in broken.reason and 'NaN' in broken.reason
     assert large.image.name == '3.png'
     assert large.reason == 'OutOfMemoryError: CUDA out of memory. Tried to allocate'
-    assert sizes == [2, 1, 1, 1, 1, 1]
+    assert batch_sizes == [2, 1, 1, 1, 1, 1]
 
 
-def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_path):
-    found, val = mmcalib.predict(*segmenting, photos), tmp_path / 'val'
-    bins = write_validation(val, described(*segmenting), found.images, unlabelled=100)
-    accuracy, bound = ExpectedAccuracy(bins), threshold_at_risk(bins, 0.5)
+def test_predict_with_validation_gives_expected_accuracies(
+    photos, segmenting, classifiers, tmp_path
+):
+    predictions = mmcalib.predict(*segmenting, photos)
+    val = tmp_path / 'val'
+    bins = write_validation(val, described(*segmenting), predictions.images, unlabelled=100)
+    accuracy = ExpectedAccuracy(bins)
+    bound = threshold_at_risk(bins, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=val, risk=0.5)
     assert with_it.summary['bound']['found_risk'] == bound.observed_risk
     assert with_it.summary['threshold'] == bound.threshold
@@ -205,18 +217,19 @@ def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_p
 
     # An image of a classifier has no interval: it is right or wrong.
     _, config, checkpoints = classifiers
-    found = mmcalib.predict(config, checkpoints, photos)
-    write_validation(val, described(config, checkpoints[::-1]), found.images)
-    found = mmcalib.predict(config, checkpoints, photos, validation=val)
-    assert all(0 < row['expected_accuracy'] < 1 for row in found.rows)
-    assert all(row['accuracy_interval'] == [None, None] for row in found.rows)
-    low, high = found.summary['accuracy_interval']
-    assert low < found.summary['expected_accuracy'] < high
+    predictions = mmcalib.predict(config, checkpoints, photos)
+    write_validation(val, described(config, checkpoints[::-1]), predictions.images)
+    predictions = mmcalib.predict(config, checkpoints, photos, validation=val)
+    assert all(0 < row['expected_accuracy'] < 1 for row in predictions.rows)
+    assert all(row['accuracy_interval'] == [None, None] for row in predictions.rows)
+    low, high = predictions.summary['accuracy_interval']
+    assert low < predictions.summary['expected_accuracy'] < high
 
 
-def test_predict_risk_that_is_not_proven_names_the_least_that_is(photos, segmenting, tmp_path):
-    found, val = mmcalib.predict(*segmenting, photos), tmp_path / 'val'
-    bins = write_validation(val, described(*segmenting), found.images)
+def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
+    predictions = mmcalib.predict(*segmenting, photos)
+    val = tmp_path / 'val'
+    bins = write_validation(val, described(*segmenting), predictions.images)
     proven = [percent for percent in range(1, 100) if threshold_at_risk(bins, percent / 100)]
     assert proven[0] > 1
     with pytest.raises(
@@ -226,14 +239,16 @@ def test_predict_risk_that_is_not_proven_names_the_least_that_is(photos, segment
     mmcalib.predict(*segmenting, photos, validation=val, risk=proven[0] / 100)
 
 
-def test_a_validation_of_another_model_is_refused(photos, segmenting, classifiers, tmp_path):
-    found, val = mmcalib.predict(*segmenting, photos).images, tmp_path / 'val'
+def test_predict_validation_of_other_model_refused(photos, segmenting, classifiers, tmp_path):
+    images = mmcalib.predict(*segmenting, photos).images
+    val = tmp_path / 'val'
     right = described(*segmenting)
     (same,) = right['members']
     last = same | dict(checkpoint='last weights')  # in no file
     steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
     _, config, checkpoints = classifiers
-    mean, alone = described(config, checkpoints), described(config, checkpoints[:1])
+    mean = described(config, checkpoints)
+    alone = described(config, checkpoints[:1])
     for model, of, changes, text in (
         (segmenting, right, dict(members=[last | dict(seed=2)]), r'seed 2 \(here: 1\)'),
         (segmenting, right, dict(members=[last | dict(epoch=4)]), r'epoch 4 \(here: 3\)'),
@@ -245,13 +260,13 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, classifier
         # The same checkpoint, but of its views: its mean is another one.
         ((config, checkpoints[0]), alone, dict(views=[['a', 'b']]), 'views'),
     ):
-        write_validation(val, of | changes, found, images=3)
+        write_validation(val, of | changes, images, images=3)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(*model, photos, validation=val)
-    write_validation(val, right, found, images=3, tta=True)
+    write_validation(val, right, images, images=3, tta=True)
     with pytest.raises(ValueError, match='measured under test-time augmentation'):
         mmcalib.predict(*segmenting, photos, validation=val)
-    write_validation(val, right | dict(members=[last]), found, images=3)
+    write_validation(val, right | dict(members=[last]), images, images=3)
     mmcalib.predict(*segmenting, photos / '0.png', validation=val)
     with pytest.raises(ValueError, match=r'no threshold is proven to keep at most 5 % .* 3 images'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=0.05)
@@ -266,14 +281,15 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, classifier
         mmcalib.predict(*segmenting, photos, validation=val)
 
 
-def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
+def test_predict_validation_of_copied_checkpoints_accepted(
     photos, classifiers, tmp_path, monkeypatch
 ):
     _, config, checkpoints = classifiers
-    config, val = write_labelled(tmp_path, config, photos), tmp_path / 'val'
+    config = write_labelled(tmp_path, config, photos)
+    val = tmp_path / 'val'
     test = ['test.py', config, *checkpoints[:2], '--tta', '--work-dir', val]
     call_here(*test, '--calibration', monkeypatch=monkeypatch)
-    copies = [shutil.copy(each, tmp_path) for each in checkpoints[1::-1]]
+    copies = [shutil.copy(path, tmp_path) for path in checkpoints[1::-1]]
     options = dict(images=photos, tta=True, validation=val)
     assert mmcalib.predict(config, copies, **options).summary['validation_images'] == 5
     with pytest.raises(UserError, match='was made with another model than'):
@@ -306,19 +322,21 @@ def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
         (dict(device='cuda:99'), 'cannot be built: '),
     ],
 )
-def test_options_that_make_no_sense(photos, segmenting, options, text):
+def test_predict_invalid_option_raises(photos, segmenting, options, text):
     with pytest.raises((TypeError, ValueError), match=text):
         mmcalib.predict(*segmenting, photos, **options)
 
 
-def test_heads_and_members_that_cannot_be_averaged_are_refused(photos, classifiers, tmp_path):
+def test_predict_members_that_do_not_fit_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     content = torch.load(checkpoints[1], weights_only=False)
     content['meta']['dataset_meta'] = {'classes': [f'class {k}' for k in (1, 0, 2, 3, 4)]}
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
-    content['meta'] = {'CLASSES': content['meta']['dataset_meta']['classes']}  # of 0.x
+    content['meta'] = {
+        'CLASSES': content['meta']['dataset_meta']['classes']
+    }  # as OpenMMLab 0.x has them
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
@@ -328,12 +346,12 @@ def test_heads_and_members_that_cannot_be_averaged_are_refused(photos, classifie
         mmcalib.predict(*write_model(tmp_path, config, classifier(head)), photos)
 
 
-def test_paths_and_checkpoints_are_told_from_images(photos, segmenting):
+def test_predict_checkpoints_are_told_from_images(photos, segmenting):
     config, checkpoint = map(Path, segmenting)
     expected = mmcalib.predict(*segmenting, str(photos / '0.png')).summary['confidence']
-    for given in (checkpoint, [checkpoint]):
-        found = mmcalib.predict(config, given, photos / '0.png')
-        assert found.summary['confidence'] == pytest.approx(expected)
+    for checkpoints in (checkpoint, [checkpoint]):
+        predictions = mmcalib.predict(config, checkpoints, photos / '0.png')
+        assert predictions.summary['confidence'] == pytest.approx(expected)
     tell = tell_checkpoints_from_images
     assert tell('c.py', ['best', 'photos']) == (['best'], ['photos'])
     assert tell('c.py', ['a.pth', 'b.pth', 'x.jpg']) == (['a.pth', 'b.pth'], ['x.jpg'])
@@ -341,7 +359,7 @@ def test_paths_and_checkpoints_are_told_from_images(photos, segmenting):
     assert tell('c.py:a.pth', ['photos', 'b.pth']) == (['b.pth'], ['photos'])
 
 
-def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
+def test_predict_digits_of_documentation_equal_mean(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / 'docs/howto/predict.md').read_text(encoding='utf-8')
     blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
@@ -363,6 +381,5 @@ def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
             expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2
     file = next(Path('digits/test').rglob('0.png'))
     (image,) = mmcalib.predict('digit_files.py', ['0.pth', '1.pth'], file).images
-    np.testing.assert_allclose(
-        image.arrays['probabilities'], expected, atol=5e-3
-    )  # of rounded levels
+    # The levels of the files are rounded.
+    np.testing.assert_allclose(image.arrays['probabilities'], expected, atol=5e-3)
