@@ -138,7 +138,7 @@ def ours():
     }}
 found = ours()
 for module in pkgutil.walk_packages(importlib.import_module('mmcalib').__path__, 'mmcalib.'):
-    if not module.name.startswith(('mmcalib.runs', 'mmcalib.commands', 'mmcalib.tasks')):
+    if not module.name.startswith(('mmcalib.runs', 'mmcalib.commands')):
         importlib.import_module(module.name)
 assert ours() == found and len(found) > 40, ours() - found
 for toolbox in {toolboxes}:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
+from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, _ArgumentGroup
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -199,11 +198,6 @@ def parse_members(parser: ToolParser, arguments: Sequence[str]) -> dict:
     except UserError as error:
         parser.error(str(error))
     return {'members': tuple(members), **values}
-
-
-def parse_member_arguments(parser: ToolParser) -> Namespace:
-    """Return the arguments, with config and checkpoint of each member as ``members``."""
-    return Namespace(**parse_members(parser, sys.argv[1:]))
 
 
 def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, task: str) -> None:

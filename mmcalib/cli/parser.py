@@ -120,11 +120,10 @@ class ToolParser(ArgumentParser):
         super().error(message + ''.join(dict.fromkeys(suggestions)))
 
     @contextmanager
-    def ending_with_errors(self, stopped: str | None = None) -> Iterator[None]:
+    def ending_with_errors(self) -> Iterator[None]:
         """End the tool with one line, in place of a traceback, for errors that its user can mend.
 
-        These are a UserError, and what the system says of files. `stopped` is the line after an
-        interruption, None for the parser's own.
+        These are a UserError, and what the system says of files.
         """
         # mmcv warns where it is installed without its operators, as the extra [onedl] does.
         warnings.filterwarnings('ignore', message='Fail to import')
@@ -137,7 +136,7 @@ class ToolParser(ArgumentParser):
             raise
         except BaseException as error:
             if was_interrupted(error):
-                self._stop(stopped or self.stopped)
+                self._stop(self.stopped)
             if isinstance(error, UserError):
                 self.refuse(error.reason)
             if isinstance(error, OSError):
@@ -178,10 +177,6 @@ class ToolParser(ArgumentParser):
         """Wait, before an error, for the launcher to end this process if the first one says it."""
         if not self.is_first:
             time.sleep(PATIENCE)
-
-    def report(self, message: str) -> None:
-        """Print a line on stderr, as errors are."""
-        self._print_message(f'{self.prog}: {message}\n', sys.stderr)
 
     def refuse(self, message: str) -> NoReturn:
         """End the tool with an error in the config, the data or a file."""

@@ -145,7 +145,7 @@ def test_parser_unexpected_error_keeps_traceback(error):
 def test_parser_wrapped_interruption_is_one_line(capsys):
     """As mmengine's config does, in whose formatting a training spends much of its saving."""
     with pytest.raises(SystemExit, match='Stopped: go on'):  # noqa: SIM117
-        with ToolParser().ending_with_errors('Stopped: go on.'):
+        with ToolParser(stopped='Stopped: go on.').ending_with_errors():
             try:
                 raise KeyboardInterrupt
             except BaseException:

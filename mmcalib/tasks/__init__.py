@@ -1,1 +1,0 @@
-"""What the tools do: a folder named as its tool."""
