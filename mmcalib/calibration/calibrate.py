@@ -71,8 +71,8 @@ def calibrate(
         method: A key of ``mmcalib.posthoc.SCALERS``; ``'auto'`` for the simplest within a standard
             error of the best cross-validated likelihood, below ten groups for a temperature if it
             is above 1 by two standard errors; or a scaler with options.
-        logits: Which part of the model's output the logits are; by default its ``logits``, its
-            ``['out']``, or the output itself.
+        logits: A function that takes the logits out of the model's output; by default they are its
+            ``logits``, its ``['out']``, or the output itself.
         groups: A name for each image, in the order of a loader whose sampler is sequential: images
             of one group, such as slices of a volume or frames of a video, are not independent.
         ignore_index: The label of what to leave out.

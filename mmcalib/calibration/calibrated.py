@@ -52,7 +52,7 @@ class Calibrated:
         placement: The place of the scaling; None if it is in no single model.
         fit_errors: The ``standard_error`` of a temperature over groups, and the ``sampling_error``,
             the part of it that is due to the draw; empty for other methods.
-        candidates: What ``method='auto'`` compared, see
+        candidates: The methods that ``method='auto'`` compared, see
             :func:`~mmcalib.calibration.choose.choose_method`.
         information: The number of standard errors by which the NLL falls as 1/T leaves 0; below 2
             the logits carry no information about the labels. None of several labels.

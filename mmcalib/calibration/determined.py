@@ -15,7 +15,7 @@ from mmcalib.texts import unlabelled_sentence
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
-# So many predictions of one class as another are hardly so by chance.
+# It is hardly by chance that so many predictions of one class are of another one.
 CLEAR_COUNT = 5
 
 

@@ -37,7 +37,8 @@ class Fit:
         scaler: The scaling fitted to all predictions; None if the choice fell on no scaling.
         scalers: The scaling fitted without each fold; or the one fitted to all.
         fold_of_group: The fold of each group, ``(G,)`` int64; None without folds.
-        candidates: What was compared, see :func:`~mmcalib.calibration.choose.choose_method`.
+        candidates: The methods that were compared, see
+            :func:`~mmcalib.calibration.choose.choose_method`.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
             the part of it that is due to the draw; empty for other methods.
     """

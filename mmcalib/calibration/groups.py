@@ -1,4 +1,4 @@
-"""Which images are independent: those of different groups, given or recognised."""
+"""Groups of images that are independent of one another, given or recognised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Groups:
     are_runs: bool = False
 
 
-def independent_groups(draw: Draw, source: Source, given: Tensor | None) -> Groups:
+def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) -> Groups:
     """Return the groups of images that are independent, of those that have a valid prediction.
 
     They are the given groups, otherwise the images. Where those next to each other are alike, as
@@ -43,10 +43,10 @@ def independent_groups(draw: Draw, source: Source, given: Tensor | None) -> Grou
     Args:
         draw: The predictions.
         source: The source that they come from.
-        given: The group of each image by its index in the data, ``(n,)`` int64 numbered in the
-            order of the first images; None if every image is a group.
+        given_groups: The group of each image by its index in the data, ``(n,)`` int64 numbered
+            in the order of the first images; None if every image is a group.
     """
-    images = draw.images if given is None else given[draw.images]
+    images = draw.images if given_groups is None else given_groups[draw.images]
     index = images.unique(return_inverse=True)[1]
     of_image = _by_image(draw.images, index, draw.num_images)
     count = int(index.max()) + 1
@@ -54,7 +54,7 @@ def independent_groups(draw: Draw, source: Source, given: Tensor | None) -> Grou
     if can_be_runs and neighbours_alike(draw, of_image[draw.rows.images]):
         of_image = of_image * FOLDS // count
         return Groups(of_image[draw.rows.images], of_image, FOLDS, are_runs=True)
-    if given is None:
+    if given_groups is None:
         numbers = source.image_numbers(draw.rows)
         if numbers is not None:
             of_image = _by_image(draw.rows.images, numbers, draw.num_images)

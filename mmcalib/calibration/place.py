@@ -230,55 +230,21 @@ def find_predicting_layers(
         NotFoldableError: If there is none that scales the logits of all batches.
     """
     model = original.model
-    ran: list[nn.Module] = []
-    with register_module_forward_hook(lambda module, *_: ran.append(module)):
-        logits = original.run(model, original.batches[0].batch)[0]
-    last_call = {module: call for call, module in enumerate(ran)}
-    parameters = dict(model.named_parameters())
-    candidates: list[tuple[int, str]] = []
-    with_computed_weight: list[str] = []
-    for name, layer in model.named_modules():
-        if layer not in last_call or not isinstance(layer, LINEAR):
-            continue
-        if num_outputs(layer) != len(logits) or cannot_scale(layer, per_class, sigmoids):
-            continue
-        if parameter_keys(name, layer) <= parameters.keys():
-            candidates.append((last_call[layer], name))
-        else:
-            with_computed_weight.append(name)
-    names = [name for _, name in sorted(candidates, reverse=True)]
+    logits, last_call = run_noting_calls(original)
+    names, computed_names = candidate_layers(
+        model, last_call, len(logits), per_class=per_class, sigmoids=sigmoids
+    )
     names_in_head = [name for name in names if 'head' in name.split('.')[0] or 'classif' in name]
+    trials = [[name] for name in names]
+    if len(names_in_head) > 1:
+        trials.append(names_in_head)
     # Classes that are to be shifted are shifted in the trial: two layers that are added would
     # shift twice.
     shift = torch.zeros(len(logits), device=logits.device)
     if per_class:
         shift = torch.arange(len(logits), device=logits.device) / 10
-
-    def halves_logits(layers: Sequence[str]) -> bool:
-        """Return whether halving layers halves the logits of all batches."""
-        keys: set[str] = set()
-        for name in layers:
-            keys |= parameter_keys(name, model.get_submodule(name))
-        halved = {}
-        for key in keys:
-            halved[key] = parameters[key] / 2
-            if key.rpartition('.')[2] == 'bias':
-                halved[key] = halved[key] + shift.to(halved[key].device)
-        for kept in original.batches:
-            halves = [values / 2 for values in original.on(kept)]
-            with swapped_parameters(model, halved):
-                actual = original.run(model, kept.batch)
-            expected = [comparable(values, shift, sigmoids) for values in halves]
-            actual = [comparable(values, 0.0, sigmoids) for values in actual]
-            if not largest_difference(expected, actual) <= TOLERANCE:
-                return False
-        return True
-
-    trials = [[name] for name in names]
-    if len(names_in_head) > 1:
-        trials.append(names_in_head)
     for layers in trials:
-        if halves_logits(layers):
+        if halves_logits(original, layers, shift, sigmoids=sigmoids):
             return layers
     kind = 'linear layer with a bias' if per_class else 'linear layer'
     reason = ''
@@ -287,14 +253,79 @@ def find_predicting_layers(
         dtype = next(model.parameters()).dtype
         if dtype != torch.float32:
             reason += f' in {dtype}'
-    elif with_computed_weight:
+    elif computed_names:
         reason = (
-            f': the weight of {", ".join(with_computed_weight)} is shared, or computed from '
-            'others, as weight_norm and prune do'
+            f': the weight of {", ".join(computed_names)} is shared, or computed from others, as '
+            'weight_norm and prune do'
         )
     raise NotFoldableError(
         f'{type(model).__name__} has no {kind} that a scaling can be folded into{reason}'
     )
+
+
+def run_noting_calls(original: OriginalLogits) -> tuple[Tensor, dict[nn.Module, int]]:
+    """Return the logits of the first image, and the number of the last call of each module."""
+    called: list[nn.Module] = []
+    with register_module_forward_hook(lambda module, *_: called.append(module)):
+        logits = original.run(original.model, original.batches[0].batch)[0]
+    return logits, {module: call for call, module in enumerate(called)}
+
+
+def candidate_layers(
+    model: nn.Module,
+    last_call: Mapping[nn.Module, int],
+    num_logits: int,
+    *,
+    per_class: bool,
+    sigmoids: bool,
+) -> tuple[list[str], list[str]]:
+    """Return the names of layers with an output per class, the last one to run first.
+
+    Layers whose weight is no parameter of their own, which cannot be changed, come in a list of
+    their own.
+    """
+    parameters = dict(model.named_parameters())
+    candidates: list[tuple[int, str]] = []
+    computed_names: list[str] = []
+    for name, layer in model.named_modules():
+        if layer not in last_call or not isinstance(layer, LINEAR):
+            continue
+        if num_outputs(layer) != num_logits or cannot_scale(layer, per_class, sigmoids):
+            continue
+        if parameter_keys(name, layer) <= parameters.keys():
+            candidates.append((last_call[layer], name))
+        else:
+            computed_names.append(name)
+    return [name for _, name in sorted(candidates, reverse=True)], computed_names
+
+
+def halves_logits(
+    original: OriginalLogits, layers: Sequence[str], shift: Tensor, *, sigmoids: bool
+) -> bool:
+    """Return whether halving layers, and shifting their biases, does the same to the logits.
+
+    Args:
+        original: The model, with batches to run it on.
+        layers: The names of the layers.
+        shift: The shift of each class, ``(K,)``.
+        sigmoids: Whether each logit is before a sigmoid of its own.
+    """
+    model = original.model
+    parameters = dict(model.named_parameters())
+    halved = {}
+    for name in layers:
+        for key in parameter_keys(name, model.get_submodule(name)):
+            halved[key] = parameters[key] / 2
+            if key.rpartition('.')[2] == 'bias':
+                halved[key] = halved[key] + shift.to(halved[key].device)
+    for kept in original.batches:
+        expected = [comparable(values / 2, shift, sigmoids) for values in original.on(kept)]
+        with swapped_parameters(model, halved):
+            logits = original.run(model, kept.batch)
+        actual = [comparable(values, 0.0, sigmoids) for values in logits]
+        if not largest_difference(expected, actual) <= TOLERANCE:
+            return False
+    return True
 
 
 def comparable(logits: Tensor, shift: Tensor | float, sigmoids: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a calibration reads its predictions from: the one difference between its doors."""
+"""The source of the predictions of a calibration, the one difference between its doors."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class ScalerPerLabel:
         write_scaler(path, content)
 
 
-# What scales the logits of a head, of one label or of several.
+# A scaling of the logits of a head, of one label or of several.
 Scaler = LogitScaler | ScalerPerLabel
 
 

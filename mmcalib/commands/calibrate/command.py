@@ -104,7 +104,7 @@ def calibrate_model(options: CalibrateOptions) -> None:
     if calibrated.scaler is not None and is_main_process():
         record = {
             **calibrated.to_dict(),
-            **facts_of(runner, run.division, options),
+            **run_facts(runner, run.division, options),
             'shared': shared,
             'forced': run.forced.reasons,
         }
@@ -144,7 +144,7 @@ def prepare(options: CalibrateOptions) -> PreparedRun:
     load = partial(load_for_calibration, options=options)
     cfg = load(options.members[0].config)
     forced = Forced(options.force)
-    division = division_of(cfg, options, forced)
+    division = divide_images(cfg, options, forced)
     model = prepare_model(
         cfg,
         read_networks(cfg, options.members, load),
@@ -166,7 +166,7 @@ def load_for_calibration(path: str, options: CalibrateOptions) -> Config:
     return cfg
 
 
-def division_of(cfg: Config, options: CalibrateOptions, forced: Forced) -> Division:
+def divide_images(cfg: Config, options: CalibrateOptions, forced: Forced) -> Division:
     """Return the images of the fit and of the measurement, as options and data decide.
 
     Raises:
@@ -224,7 +224,7 @@ def calibrate_runner(
         loaders: The loaders of the split of the fit, and of the test split if it is measured.
         options: The options of the command.
         division: The images of the fit and of the measurement.
-        sink: What is to be written.
+        sink: The writer, which proves the calibrated model first.
 
     Raises:
         UserError: For data that determine no scaling, and if the calibrated model does not predict
@@ -288,7 +288,7 @@ def named_classes(indices: Sequence[int], classes: Sequence[str]) -> list:
     return [classes[index] if index < len(classes) else index for index in indices]
 
 
-def facts_of(runner: Runner, division: Division, options: CalibrateOptions) -> dict:
+def run_facts(runner: Runner, division: Division, options: CalibrateOptions) -> dict:
     """Return what the record of a calibration has besides what the library knows."""
     data = describe_dataset(runner.cfg[f'{division.split}_dataloader'].dataset)
     dataset = {key: data[key] for key in DATASET_KEYS if key in data}

@@ -1,4 +1,4 @@
-"""Which images of a data set are independent."""
+"""Groups of images in a data set, by its own names or by a pattern in the names of files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
     names: list[Hashable] = []
     for sample in sample_ids(dataset):
         if pattern is not None:
-            names.append(_found(pattern, sample.path))
+            names.append(_matched_name(pattern, sample.path))
         else:
             names.append(sample.key if sample.group is None else ('group', sample.group))
     return group_numbers(names, len(names))
@@ -46,32 +46,32 @@ def check_places(loader: Iterable, split: str) -> None:
     """Raise a UserError if a loader reads other images than those that groups are taken of.
 
     Args:
-        loader: Of the split, on this process.
-        split: Its name, for the error.
+        loader: The loader of the split, on this process.
+        split: The name of the split, for the error.
     """
     size = len(loader.dataset)
     with unchanged_randomness():
-        for number, index in enumerate(islice(loader.sampler, size)):
-            place = dataset_index(number)
-            if place < size and index != place:
+        for position, index in enumerate(islice(loader.sampler, size)):
+            expected_index = dataset_index(position)
+            if expected_index < size and index != expected_index:
                 raise UserError(
-                    f'{split}_dataloader.sampler reads image {index} of the data at place {place}, '
-                    'so no image is known to be of its group: set '
+                    f'{split}_dataloader.sampler reads image {index} of the data at place '
+                    f'{expected_index}, so no image is known to be of its group: set '
                     f'{split}_dataloader.sampler.shuffle=False'
                 )
 
 
-def _found(pattern: str, path: str | None) -> Hashable:
-    """Return what a pattern finds in the path of an image."""
+def _matched_name(pattern: str, path: str | None) -> Hashable:
+    """Return the text that a pattern matches in the path of an image."""
     if path is None:
         raise UserError(f'--groups {pattern}: the images have no file names: leave it out')
     try:
-        found = re.search(pattern, path)
+        match = re.search(pattern, path)
     except re.error as error:
         raise UserError(f'--groups {pattern} is no regular expression: {error}') from error
-    if not found:
+    if match is None:
         raise UserError(
             f'--groups {pattern} finds nothing in {path}: give a pattern whose parenthesis is '
             'the name of the video, of the patient, …'
         )
-    return found.groups() or found[0]
+    return match.groups() or match[0]

@@ -1,4 +1,4 @@
-"""What a calibration refuses before its long part, and what ``--force`` allows."""
+"""Refusals of a calibration before its long part, some of which ``--force`` allows."""
 
 from __future__ import annotations
 

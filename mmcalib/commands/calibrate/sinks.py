@@ -1,4 +1,4 @@
-"""What a calibration writes: a checkpoint, with a config if it needs one, or a temperature."""
+"""The files of a calibration: a checkpoint, with a config if it needs one, or a temperature."""
 
 from __future__ import annotations
 
