@@ -128,7 +128,7 @@ COMMANDS = {
     'export': f'export.py digits.py {SECOND} --out {{out}}/model.onnx --size 8 8',
 }
 
-IGNORED_KEYS = ('date', 'version', 'modified')  # the last is an image file's time
+IGNORED_KEYS = ('date', 'version', 'modified', 'seconds')  # times of files and of fits too
 # mmcalib writes or reads these keys of a checkpoint's meta.
 META = ('facts', 'calibration', 'dataset_meta', 'epoch', 'iter', 'seed')
 TEXTS = ('.md', '.txt', '.tex')
