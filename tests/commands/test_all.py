@@ -78,14 +78,16 @@ def run(trained, run, monkeypatch):
     return run
 
 
-def of_scenes():
+def is_segmentation():
     return Path('work_dirs/mine/confidence_maps.npz').exists()
 
 
 def test_train_tests_best_checkpoint(trained):
-    screen, folder = (trained / 'screen').read_text(), trained / 'work_dirs/mine'
+    screen = (trained / 'screen').read_text()
+    folder = trained / 'work_dirs/mine'
     (file,) = folder.glob('*/*.log')
-    kept, lines = file.read_text(), screen.splitlines()
+    kept = file.read_text()
+    lines = screen.splitlines()
     (best,) = folder.glob('best_calibration_ECE_epoch_*.pth')
     found = results(folder)
     assert checkpoint_paths(found['model']) == [str(best)]
@@ -121,7 +123,7 @@ def test_test_and_calibrate_leave_files(run):
     run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json', *smoke)
     run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
     (folder,) = Path('work_dirs/mine').glob('best_tta_temperature-*')
-    assert view_count(results(folder)['model']) == (6 if of_scenes() else 2)
+    assert view_count(results(folder)['model']) == (6 if is_segmentation() else 2)
 
 
 def test_predict_with_objects_of_a_validation(run):
@@ -129,10 +131,10 @@ def test_predict_with_objects_of_a_validation(run):
     assert len(Path('predicted/predictions.csv').read_text().splitlines()) == 2
     run('test.py', 'mine.py', 'best.pth', '--objects', '--work-dir', 'counted')
     kept = CalibrationStatistics.load('counted/calibration.npz')
-    assert kept.class_bins is not None and (kept.objects is not None) == of_scenes()
+    assert kept.class_bins is not None and (kept.objects is not None) == is_segmentation()
 
 
-def test_sweep(run, monkeypatch):
+def test_sweep_leaves_summary(run, monkeypatch):
     monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
     said = run('sweep.py', 'mine.py', '--param', 'margin=8')
     assert 'chosen' in said
@@ -145,21 +147,21 @@ def test_test_robustness_and_its_figures(run):
     run('test_robustness.py', 'mine.py', 'best.pth', '--limit', '1', '--work-dir', 'shifted')
     (path,) = Path('shifted').glob('*/clean/results.json')
     (model,) = read_runs(path)
-    assert len(model.tests) == (76 if of_scenes() else 26)
+    assert len(model.tests) == (76 if is_segmentation() else 26)
     for figure in ('boxes', 'lines'):
         out = f'{figure}.png'
         run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out, *COARSE)
         assert Path(out).stat().st_size > 3000
 
 
-def test_report(run):
+def test_report_lists_run(run):
     assert 'MbLS m=8 α=0.1' in run('report.py', 'work_dirs')
     for kind in ('txt', 'md', 'csv', 'json', 'html'):
         run('report.py', 'work_dirs', '--out', f'table.{kind}')
         assert 'MbLS m=8' in Path(f'table.{kind}').read_text(encoding='utf-8')
 
 
-def test_visualize(run):
+def test_visualize_draws_each_kind(run):
     Path('images.py').write_text(
         "_base_ = 'mine.py'\n"
         'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
@@ -167,7 +169,7 @@ def test_visualize(run):
     )
     run('test.py', 'images.py', 'best.pth', '--work-dir', 'images')
     for kind in ('reliability', 'risk', 'boundary', 'maps', 'worst', 'images'):
-        refused = kind in ('boundary', 'maps', 'worst') and not of_scenes()
+        refused = kind in ('boundary', 'maps', 'worst') and not is_segmentation()
         source = 'images.csv' if kind == 'images' else 'work_dirs/mine'
         code = 2 if refused else 0
         run('visualize.py', kind, source, '--out', f'{kind}.png', *COARSE, code=code)

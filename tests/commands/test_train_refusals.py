@@ -239,7 +239,8 @@ def test_train_mask_in_colours_is_named(split, channels, tmp_path):
         other = copy.deepcopy(cfg.train_dataloader)
         other.dataset.ann_file = 'ImageSets/Segmentation/val.txt'
         other.sampler = dict(type='DefaultSampler', shuffle=False)
-        cfg.val_dataloader, cfg.val_cfg = other, dict()
+        cfg.val_dataloader = other
+        cfg.val_cfg = dict()
         cfg.val_evaluator = [dict(type='CalibrationMetric', prefix='calibration')]
         for path in root.glob('[efg].png'):
             Image.fromarray(colours).save(path)

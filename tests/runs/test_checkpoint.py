@@ -54,11 +54,11 @@ def without(end):
     return change
 
 
-def of_classes(names):
+def with_classes(names):
     return lambda content: content['meta']['dataset_meta'].update(classes=tuple(names))
 
 
-def of_old_classes(names):
+def with_old_classes(names):
     """As mmseg and mmcls 0.x wrote them."""
 
     def change(content):
@@ -87,9 +87,9 @@ OTHER = "class 4 is '4', not '5'"
     [
         (None, WIDER, r'size mismatch.*Use the config|another training, model\.'),
         (without('running_var'), {}, r'lacks \d+ tensors, .*running_var'),
-        (of_classes('0123567894'), {}, OTHER),
-        (of_classes('012356789'), {}, f'it has 10 classes, not 9; {OTHER}'),
-        (of_old_classes('0123567894'), {}, OTHER),
+        (with_classes('0123567894'), {}, OTHER),
+        (with_classes('012356789'), {}, f'it has 10 classes, not 9; {OTHER}'),
+        (with_old_classes('0123567894'), {}, OTHER),
     ],
 )
 def test_checkpoint_of_another_model_refused(run, change, options, message, trained, tmp_path):
@@ -108,8 +108,8 @@ def test_checkpoint_of_older_version_is_read(trained, tmp_path):
     resume(tmp_path / 'resumed', old)
     assert not (tmp_path / 'made').exists()
     # The data have the first ten of twelve classes.
-    assert evaluate(tmp_path / 'tested', changed(old, tmp_path, of_classes('0123456789ab')))
-    assert evaluate(tmp_path / 'old', changed(old, tmp_path, of_old_classes('0123456789')))
+    assert evaluate(tmp_path / 'tested', changed(old, tmp_path, with_classes('0123456789ab')))
+    assert evaluate(tmp_path / 'old', changed(old, tmp_path, with_old_classes('0123456789')))
 
 
 def test_resume_other_loss_refused(trained, tmp_path):
@@ -248,7 +248,8 @@ def test_load_file_no_checkpoint_raises(name, tmp_path):
 
 
 def test_digest_same_weights_equal_in_either_format(tmp_path):
-    whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
+    whole = tmp_path / 'whole.pth'
+    legacy = tmp_path / 'legacy.pth'
     torch.save({'a': torch.zeros(3)}, whole)
     torch.save({'module.a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
     assert read_checkpoint(whole).digest == read_checkpoint(legacy).digest
@@ -348,7 +349,8 @@ def test_resume_damaged_last_takes_newest_whole(tmp_path):
 def test_resume_copied_work_dir_needs_no_original(tmp_path):
     """And keeps two checkpoints, since mmengine removes the last before it writes the next."""
     options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
-    original, copy = tmp_path / 'original', tmp_path / 'copy'
+    original = tmp_path / 'original'
+    copy = tmp_path / 'copy'
     train_and_test(small_config(original, **options), test=False)
     shutil.copytree(original, copy)
     before = sorted(original.glob('*.pth'))

@@ -14,7 +14,8 @@ from mmcalib.errors import UserError
 from mmcalib.runs.checks import check_samples, check_selection
 
 ECE = dict(type='ECE')
-ACCURACY, IOU = dict(type='mmpretrain.Accuracy'), dict(type='mmseg.IoUMetric')
+ACCURACY = dict(type='mmpretrain.Accuracy')
+IOU = dict(type='mmseg.IoUMetric')
 OTHERS = dict(type='Others')
 
 

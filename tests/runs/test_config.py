@@ -158,17 +158,17 @@ def test_missing_data_message_augmented_list_names_remedy(read, tmp_path):
     root = write_voc(tmp_path / 'VOC2012')
     inherit = "_base_ = 'mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py'\n"
 
-    def message_of(text):
+    def error_message(text):
         cfg = read(inherit + text)
         for part in cfg.train_dataloader.dataset.datasets:
             part.data_root = str(root)
         return cfg, missing_data_message({'train_dataloader': cfg.train_dataloader})
 
-    _, message = message_of('')
+    _, message = error_message('')
     assert 'train_dataloader.dataset.datasets.1.ann_file: there is no file' in message
     assert 'train.txt' not in message
     # What it says to write is right.
-    cfg, message = message_of(re.search(r'train_dataloader = dict.*\]\)\)', message)[0])
+    cfg, message = error_message(re.search(r'train_dataloader = dict.*\]\)\)', message)[0])
     assert message is None
     lists = [part.ann_file for part in cfg.train_dataloader.dataset.datasets]
     assert lists == ['ImageSets/Segmentation/train.txt']

@@ -64,7 +64,7 @@ def results(folder):
     return json.loads(path.read_text())
 
 
-def label_of(folder):
+def reported_label(folder):
     return find_runs([folder])[0][0].label
 
 
@@ -79,7 +79,7 @@ def alone(config, checkpoint, indices):
     return model, [data[i] for i in range(indices)]
 
 
-def scores_of(members, number):
+def member_scores(members, number):
     """Each member's probabilities of an image, prepared by itself."""
     for model, samples in members:
         sample = samples[number]
@@ -94,7 +94,7 @@ def test_test_three_members_equals_their_mean(digits, run, tmp_path):
     predictions = pickle.loads((tmp_path / 'p.pkl').read_bytes())
     members = [alone(DIGITS, path, 5) for path in digits]
     for number, found in enumerate(predictions):
-        probs = list(scores_of(members, number))
+        probs = list(member_scores(members, number))
         mean = sum(probs) / 3
         torch.testing.assert_close(found['pred_score'], mean)
         assert found['pred_label'] == mean.argmax()
@@ -111,7 +111,7 @@ def test_test_three_members_equals_their_mean(digits, run, tmp_path):
     members = found['model']['members']
     assert [member['seed'] for member in members] == [0, 1, 2]
     assert [member['checkpoint'] for member in members] == list(map(str, digits))
-    assert found['evaluation']['tta'] is False and label_of(folder) == 'CE × 3'
+    assert found['evaluation']['tta'] is False and reported_label(folder) == 'CE × 3'
 
 
 def test_test_segmentor_views_equal_mean_over_scales(scenes, run, tmp_path):
@@ -145,7 +145,7 @@ def test_test_two_processes_equals_one(scenes, run, tmp_path, free_port):
     )  # fmt: skip
     one, two = (results(tmp_path / name) for name in ('one', 'two'))
     assert one['metrics'] == pytest.approx(two['metrics'], rel=1e-4, nan_ok=True)
-    label = label_of(tmp_path / 'two')
+    label = reported_label(tmp_path / 'two')
     assert label == 'CE × 2 + TTA (2) + MC dropout (2) + temperature'
     files = [Path(name, 'disagreement.csv').read_text() for name in ('one', 'two')]
     rows = [list(csv.reader(text.splitlines())) for text in files]
@@ -155,7 +155,8 @@ def test_test_two_processes_equals_one(scenes, run, tmp_path, free_port):
 
 
 def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypatch):
-    read, load = [], torch.load
+    read = []
+    load = torch.load
 
     def counted(file, *args, **options):
         read.append(file)
@@ -170,10 +171,11 @@ def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypa
     run('test.py', DIGITS, *digits[::-1], '--temperature', 't.json', *options)
     assert read == list(map(str, [*digits, *digits[::-1]]))  # each once
     folder = tmp_path / 'work_dirs/ce/digits'
-    metrics, after = results(folder)['metrics'], content['tested']['after']
+    metrics = results(folder)['metrics']
+    after = content['tested']['after']
     for name in ('NLL', 'ECE'):
         assert metrics[f'calibration/{name}'] == pytest.approx(after[name], rel=1e-5)
-    assert label_of(folder) == 'CE × 3 + temperature'
+    assert reported_label(folder) == 'CE × 3 + temperature'
 
     # Of other predictions it says nothing.
     for others, message in (
@@ -189,19 +191,6 @@ def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypa
     assert 'name a .json file' in error
 
 
-def test_test_reads_each_checkpoint_once(digits, run, monkeypatch):
-    loaded = []
-    load = torch.load
-
-    def counted_load(file, **options):
-        loaded.append(file)
-        return load(file, **options)
-
-    monkeypatch.setattr(torch, 'load', counted_load)
-    run('test.py', DIGITS, *digits[:2], *FEW)
-    assert loaded == [str(path) for path in digits[:2]]
-
-
 def test_test_members_of_two_configs_equal_their_mean(digits, run, tmp_path):
     Path('other.py').write_text(
         f"_base_ = '{DIGITS}'\ndata_preprocessor = dict(mean=[0.5], std=[0.25])\n"
@@ -214,8 +203,8 @@ def test_test_members_of_two_configs_equal_their_mean(digits, run, tmp_path):
     run('test.py', f'first.py:{digits[0]}', f'other.py:{other}', '--out', 'p.pkl', *FEW)
     members = [alone(DIGITS, digits[0], 5), alone('other.py', other, 5)]
     for number, found in enumerate(pickle.loads(Path('p.pkl').read_bytes())):
-        torch.testing.assert_close(found['pred_score'], sum(scores_of(members, number)) / 2)
-    assert label_of(tmp_path / 'work_dirs/first') == 'CE & LS α=0.1 × 2'
+        torch.testing.assert_close(found['pred_score'], sum(member_scores(members, number)) / 2)
+    assert reported_label(tmp_path / 'work_dirs/first') == 'CE & LS α=0.1 × 2'
     # One by itself is warned of, and tested.
     assert "normalised by {'mean': [0.5], 'std': [0.25]}" in run('test.py', DIGITS, other, *FEW)
 
@@ -266,7 +255,8 @@ def test_test_each_model_has_own_folder(digits, run, tmp_path):
     assert ends[0] == ends[1] != ends[2]
 
 
-LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='PackSegInputs')
+LOAD = dict(type='LoadImageFromFile')
+PACK = dict(type='PackSegInputs')
 OWN = [LOAD, dict(type='TestTimeAug', transforms=[[dict(type='RandomFlip', prob=1.0)], [PACK]])]
 MERGES = dict(tta_model=dict(type='MyMerging'))
 
@@ -316,7 +306,7 @@ def test_test_checkpoint_beside_its_calibration_refused(digits, run, tmp_path):
     assert member['finished'] is True  # by what lies beside the original
 
 
-def test_is_finished(tmp_path):
+def test_is_finished_by_record_or_last_checkpoint(tmp_path):
     def finished(length, **calibration):
         training = dict(train_cfg=dict(max_epochs=length))
         return is_finished(str(tmp_path / 'best.pth'), training, calibration)

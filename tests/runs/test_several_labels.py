@@ -53,7 +53,8 @@ def several(count, num_labels=6, seed=0, score=False):
 
 def decisions(samples):
     """Return the probability that each label is there, and whether it is, of those that count."""
-    probs, labels = [], []
+    probs = []
+    labels = []
     for sample in samples:
         for label, prob in enumerate(sample['pred_score'].tolist()):
             if 'gt_score' in sample:

@@ -51,7 +51,8 @@ SCHEDULE = dict(type='LossScheduleHook', parameter='margin', cap=float('inf'))
     ],
 )
 def test_training_changed_option_told_apart(part, options):
-    plain, other = trained(), trained(**options)
+    plain = trained()
+    other = trained(**options)
     changed = {key for key in {**plain, **other} if plain.get(key) != other.get(key)}
     assert changed == {part}
     assert json.loads(json.dumps(other, allow_nan=False)) == other
@@ -76,7 +77,8 @@ def test_training_option_without_effect_not_told_apart(options):
 
 
 def test_training_moved_data_set_not_told_apart():
-    name, root = 'ce/resnet50_cifar10', 'train_dataloader__dataset__dataset__data_root'
+    name = 'ce/resnet50_cifar10'
+    root = 'train_dataloader__dataset__dataset__data_root'
     assert trained(name, **{root: '/mnt/c10'}) == trained(name)
     folder = dict(train_dataloader__dataset__dataset__type='CustomDataset')
     for path, kept in (('/mnt/photos/', 'photos'), ('data/photos/train', 'photos/train')):
