@@ -65,6 +65,7 @@ class RunnerSource:
         ignore_index = getattr(head, 'ignore_index', None)
         self.ignore_index = IGNORE_INDEX if ignore_index is None else ignore_index
         self.from_scores = False
+        self.was_read = False
         self.gather = all_gather_object
         self.kept = KeptBatches()
 
@@ -98,10 +99,13 @@ class RunnerSource:
             UserError: For what :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
         """
         num_images = 0
+        is_first_pass = not self.was_read
+        self.was_read = True
         with predictor(model, from_scores=self.from_scores) as predict, self.kept.watching():
             for batch in progress(self.loader, text):
                 predicted = predict(batch)
-                self.kept.add(batch, predicted.logits)
+                if is_first_pass:
+                    self.kept.add(batch, predicted.logits)
                 for part in self._predictions(model, predicted, num_images):
                     indices = [dataset_index(num_images + row) for row in range(len(part))]
                     num_images += len(part)
