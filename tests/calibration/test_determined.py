@@ -15,7 +15,7 @@ def calibrate_rows(logits, labels):
 
 def test_calibrate_logits_of_the_wrong_sign_refused():
     logits, labels = draw(n=300)
-    with pytest.raises(ValueError, match='no information about the labels .*same order'):
+    with pytest.raises(ValueError, match=r'no information about the labels .*same order'):
         calibrate_rows(-logits, labels)
 
 
