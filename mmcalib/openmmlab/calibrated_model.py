@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmcalib.openmmlab.heads import has_several_labels, head_of, returns_scores
+from mmcalib.openmmlab.heads import has_several_labels, find_head, returns_scores
 from mmcalib.openmmlab.sample_writing import log_odds, logits_in, put_logits
 from mmcalib.tensors import at_least_single
 
@@ -104,7 +104,7 @@ def calibrate_sample(
         logits = logits_behind(model, sample)
     logits = scaling(logits[None])[0]
     if has_several_labels(model):  # by the head's own threshold, or its number of labels
-        head_of(model)._get_predictions(logits.reshape(1, -1), [sample])
+        find_head(model)._get_predictions(logits.reshape(1, -1), [sample])
         return
-    threshold = getattr(head_of(model), 'threshold', 0.5)
+    threshold = getattr(find_head(model), 'threshold', 0.5)
     put_logits(sample, logits, threshold=threshold, keep_class=scaling.scaler.keeps_argmax)

@@ -7,7 +7,7 @@ from torch import nn
 from mmcalib.errors import UserError
 
 
-def head_of(model: nn.Module) -> nn.Module | None:
+def find_head(model: nn.Module) -> nn.Module | None:
     """Return the head that predicts, the last of several decode heads; None if there is none."""
     head = getattr(model, 'decode_head', getattr(model, 'head', None))
     return head[-1] if isinstance(head, nn.ModuleList) else head
@@ -15,13 +15,13 @@ def head_of(model: nn.Module) -> nn.Module | None:
 
 def classes_of_head(model: nn.Module) -> int | None:
     """Return the number of classes of a model's head; None if it has no such attribute."""
-    num_classes = getattr(head_of(model), 'num_classes', None)
+    num_classes = getattr(find_head(model), 'num_classes', None)
     return num_classes if isinstance(num_classes, int) else None
 
 
 def has_several_labels(model: nn.Module) -> bool:
     """Return whether a classifier predicts each class by a sigmoid of its own."""
-    return takes_several_labels(head_of(model))
+    return takes_several_labels(find_head(model))
 
 
 def takes_several_labels(head: nn.Module | None) -> bool:
@@ -36,7 +36,7 @@ def returns_scores(model: nn.Module) -> bool:
     Heads that classify masks (Mask2Former, MaskFormer) return sums over queries of the probability
     of the class times that of the mask. They have no ``loss_decode``.
     """
-    return hasattr(model, 'decode_head') and not hasattr(head_of(model), 'loss_decode')
+    return hasattr(model, 'decode_head') and not hasattr(find_head(model), 'loss_decode')
 
 
 def check_softmax(model: nn.Module, name: str) -> None:
@@ -45,7 +45,7 @@ def check_softmax(model: nn.Module, name: str) -> None:
     It looks at the type of the head and its losses. It prevents a wrong number: a mean of scores
     that are no probabilities.
     """
-    head = head_of(model)
+    head = find_head(model)
     reason = None
     if has_several_labels(model):
         reason = 'predicts each class with a separate sigmoid'

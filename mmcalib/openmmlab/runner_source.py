@@ -17,7 +17,7 @@ from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
-from mmcalib.openmmlab.heads import has_several_labels, head_of, returns_scores
+from mmcalib.openmmlab.heads import has_several_labels, find_head, returns_scores
 from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples, sample_name, with_logits
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
@@ -58,7 +58,7 @@ class RunnerSource:
 
     def __init__(self, model: nn.Module, loader: DataLoader) -> None:
         member = model.module if isinstance(model, MeanProbabilityModel) else model
-        head = head_of(member)
+        head = find_head(member)
         self.loader = loader
         self.threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
         self.several_labels = has_several_labels(model)
@@ -169,7 +169,7 @@ def predictor(
     """
     if getattr(model, 'head', model) is None:
         raise UserError(f'{type(model).__name__} has no head, so it predicts no classes')
-    head = head_of(model)
+    head = find_head(model)
     before_sigmoid: list[Tensor] = []
     has_sigmoid = has_several_labels(model) or getattr(head, 'out_channels', None) == 1
     is_watched = has_sigmoid and not from_scores

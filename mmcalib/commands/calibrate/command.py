@@ -35,7 +35,7 @@ from mmcalib.commands.calibrate.refusals import (
 )
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.posthoc.affine import TemperatureScaler
@@ -294,7 +294,7 @@ def run_facts(runner: Runner, division: Division, options: CalibrateOptions) -> 
     dataset = {key: data[key] for key in DATASET_KEYS if key in data}
     loader = getattr(runner, f'{division.split}_loop').dataloader
     model = runner.model
-    head = head_of(getattr(model, 'module', model))
+    head = find_head(getattr(model, 'module', model))
     has_threshold = getattr(head, 'out_channels', None) == 1
     return {
         'split': division.split,

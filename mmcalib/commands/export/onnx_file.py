@@ -20,7 +20,7 @@ from mmcalib.calibration.place import largest_difference
 from mmcalib.commands.export.network import PredictingNetwork
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
-from mmcalib.openmmlab.heads import head_of
+from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.sample_writing import probabilities_in
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.runs.checkpoint import Checkpoint
@@ -205,7 +205,7 @@ def model_properties(network: PredictingNetwork, checkpoint: Checkpoint) -> dict
     calibration = checkpoint.calibration
     if calibration.get('method') == 'temperature':
         properties['temperature'] = calibration['parameters']['temperature']
-    head = head_of(network.model)
+    head = find_head(network.model)
     if getattr(head, 'out_channels', None) == 1:
         properties['threshold'] = head.threshold
     return properties

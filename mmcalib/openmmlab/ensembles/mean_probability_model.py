@@ -14,7 +14,7 @@ from torch import nn
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.ensembles.batch_views import repeat_image, split_views
 from mmcalib.openmmlab.ensembles.mc_dropout import content_seed, dropout_layers, random_dropout
-from mmcalib.openmmlab.heads import check_softmax, classes_of_head, head_of
+from mmcalib.openmmlab.heads import check_softmax, classes_of_head, find_head
 from mmcalib.openmmlab.sample_writing import (
     logits_in,
     probabilities_in,
@@ -121,7 +121,7 @@ class MeanProbabilityModel(BaseTTAModel):
     @property
     def threshold(self) -> float:
         """The probability above which a binary head of mmseg predicts its class."""
-        return getattr(head_of(self.module), 'threshold', 0.5)
+        return getattr(find_head(self.module), 'threshold', 0.5)
 
     def val_step(self, data: Mapping) -> list[BaseDataElement]:
         """Predict as in a test."""

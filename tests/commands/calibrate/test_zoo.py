@@ -27,7 +27,7 @@ from mmcalib.calibration.place import place
 from mmcalib.cli import calibrate as cli
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink
-from mmcalib.openmmlab.heads import has_several_labels, head_of
+from mmcalib.openmmlab.heads import has_several_labels, find_head
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
@@ -132,7 +132,7 @@ def outcome(name):
         cfg.model.backbone.img_size = (SIZES[0], SIZES[0])  # a transformer's tables of positions
     torch.manual_seed(0)
     model = revert_sync_batchnorm(MODELS.build(cfg.copy().model)).eval()
-    for key, parameter in (head_of(model) or nn.Identity()).named_parameters():
+    for key, parameter in (find_head(model) or nn.Identity()).named_parameters():
         if 'norm' not in key:
             nn.init.normal_(parameter, std=0.1)  # logits that are large enough to matter
     # Before it runs: EVA-02 adapts its buffers to the size of the images.
@@ -145,7 +145,7 @@ def outcome(name):
     several_labels = has_several_labels(model)
     if several_labels:
         per_label = ScalerPerLabel(scaler)
-        per_label.scalers = [scaler] * head_of(model).num_classes
+        per_label.scalers = [scaler] * find_head(model).num_classes
         scaler = per_label
     placement = place(model, scaler, source.kept, source.run, sigmoids=several_labels)
     sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
