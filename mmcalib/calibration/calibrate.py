@@ -93,6 +93,8 @@ def calibrate(
         scaler = SCALERS[method]()
     if groups is not None:  # Checked before the long part.
         check_order(loader)
+        if len(groups) == 0:
+            raise UserError('groups is empty: name the group of each image, or leave it out')
         if int(group_numbers(groups, len(groups)).max()) == 0:
             raise UserError('all images are of one group: calibrate on two or more')
     source = LoaderSource(loader, logits=logits, ignore_index=ignore_index)

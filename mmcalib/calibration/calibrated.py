@@ -12,6 +12,7 @@ from torch import nn
 from mmcalib import __version__
 from mmcalib.calibration.choose import (
     FEW_GROUPS,
+    FEW_GROUPS_OF_LABELS,
     INDISTINCT,
     LEAST_GROUPS,
     NONE,
@@ -20,7 +21,7 @@ from mmcalib.calibration.choose import (
 from mmcalib.calibration.determined import data_warnings
 from mmcalib.calibration.effect import Effect, worse_metrics
 from mmcalib.calibration.folds import FOLDS
-from mmcalib.calibration.place import Placement
+from mmcalib.calibration.place import Placement, layer_text
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel, shared_sentence
@@ -232,6 +233,10 @@ class Calibrated:
     def _are_few(self) -> bool:
         return self.num_groups < LEAST_GROUPS
 
+    @property
+    def _has_several_labels(self) -> bool:
+        return self.information is None
+
     def _units(self) -> str:
         """Return the number and the kind of what is independent, such as ``797 images``."""
         images = '1 image' if self.num_images == 1 else f'{self.num_images:,} images'
@@ -242,9 +247,15 @@ class Calibrated:
 
     def _sentences_about_choice(self) -> Iterator[str]:
         if self.candidates:
-            yield FEW_GROUPS if self._are_few else MANY_GROUPS
+            if not self._are_few:
+                yield MANY_GROUPS
+            elif self._has_several_labels:
+                yield FEW_GROUPS_OF_LABELS
+            else:
+                yield FEW_GROUPS
         if self.scaler is None:
-            reason = 'is chosen' if self._are_few else 'improves on none by a standard error'
+            is_by_temperature = self._are_few and not self._has_several_labels
+            reason = 'is chosen' if is_by_temperature else 'improves on none by a standard error'
             yield f'No scaling {reason}, of {self.population:,} predictions of {self._units()}.'
 
     def _sentences_about_fit(self) -> Iterator[str]:
@@ -280,8 +291,7 @@ class Calibrated:
         if self.placement is None:
             return
         if self.placement.reason is None:
-            layers = ' and '.join(name or 'the model' for name in self.placement.layers)
-            where = f'Folded into {layers}'
+            where = f'Folded into {layer_text(self.placement.layers)}'
         else:
             where = f'Attached behind the model, because {self.placement.reason}'
         yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'

@@ -34,6 +34,10 @@ FEW_GROUPS = (
     'Of fewer than ten groups only a temperature is taken, and only if it is above 1 by two '
     'standard errors: they do not tell which other scaling would hold on further ones.'
 )
+FEW_GROUPS_OF_LABELS = (
+    'Of fewer than ten groups only a temperature is compared with no scaling: they do not tell '
+    'which other scaling would hold on further ones.'
+)
 
 
 def helps_few_groups(temperature: float, standard_error: float) -> bool:

@@ -144,7 +144,7 @@ def place(
     except UserError as error:  # The weights are in half precision, or the logits are capped.
         dtype = model.get_parameter(next(iter(tensors))).dtype
         if torch.finfo(dtype).bits < 32:
-            reason = f'{dtype} rounds the scaled weights of {layers[0]} by too much'
+            reason = f'{dtype} rounds the scaled weights of {layer_text(layers)} by too much'
             return Placement(reason=reason)
         return Placement(reason=str(error))
     return Placement(layers, tensors, None, difference)
@@ -166,7 +166,7 @@ def place_on_all_processes(compute: Callable[[], Placement], gather: Gather) -> 
             return placement
     layers = sorted({name for placement in placements for name in placement.layers})
     if len(layers) > len(placements[0].layers):
-        return Placement(reason=f'{" and ".join(layers)} each predict some of the images')
+        return Placement(reason=f'{layer_text(layers)} each predict some of the images')
     return placements[0]
 
 
@@ -249,13 +249,13 @@ def find_predicting_layers(
     kind = 'linear layer with a bias' if per_class else 'linear layer'
     reason = ''
     if names:
-        reason = f': halving {", ".join(names)} does not halve the logits of each batch'
+        reason = f': halving {layer_text(names)} does not halve the logits of each batch'
         dtype = next(model.parameters()).dtype
         if dtype != torch.float32:
             reason += f' in {dtype}'
     elif computed_names:
         reason = (
-            f': the weight of {", ".join(computed_names)} is shared, or computed from others, as '
+            f': the weight of {layer_text(computed_names)} is shared, or computed from others, as '
             'weight_norm and prune do'
         )
     raise NotFoldableError(
@@ -339,6 +339,11 @@ def comparable(logits: Tensor, shift: Tensor | float, sigmoids: bool) -> Tensor:
 def num_outputs(layer: nn.Module) -> int:
     """Return how many features a linear layer or a convolution has."""
     return layer.out_channels if isinstance(layer, TRANSPOSED) else len(layer.weight)
+
+
+def layer_text(names: Sequence[str]) -> str:
+    """Return the names of layers as a text; that of a model which is itself a layer is empty."""
+    return ' and '.join(name or 'the model' for name in names)
 
 
 def cannot_scale(layer: nn.Module, per_class: bool, sigmoids: bool) -> bool:

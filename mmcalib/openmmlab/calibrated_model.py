@@ -9,7 +9,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
-from mmcalib.openmmlab.heads import has_several_labels, find_head, returns_scores
+from mmcalib.openmmlab.heads import find_head, has_several_labels, returns_scores
 from mmcalib.openmmlab.sample_writing import log_odds, logits_in, put_logits
 from mmcalib.tensors import at_least_single
 

@@ -17,7 +17,7 @@ from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
-from mmcalib.openmmlab.heads import has_several_labels, find_head, returns_scores
+from mmcalib.openmmlab.heads import find_head, has_several_labels, returns_scores
 from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples, sample_name, with_logits
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler

@@ -273,6 +273,26 @@ def test_an_attached_calibration_is_saved_exported_and_trained(method, tmp_path)
     assert net.fc.weight.grad is None and model.model.fc.weight.grad is not None
 
 
+def test_calibrate_half_precision_layer_as_model_names_the_model():
+    net, inputs, labels = data()
+    features = net.norm(net.body(inputs)).relu().detach()
+    loader = loader_of(features.bfloat16(), labels)
+    actual = mmcalib.calibrate(net.fc.bfloat16(), loader)
+    expected = 'torch.bfloat16 rounds the scaled weights of the model by too much'
+    assert actual.attached == expected
+
+
+@pytest.mark.parametrize('images_per_group', [1, 30])
+def test_calibrate_several_labels_auto_few_groups_text_says_what_is_compared(images_per_group):
+    """A temperature of each label is chosen by its NLL, also below ten groups."""
+    net, inputs, labels = data(n=150, num_logits=3, sigmoids=True)
+    groups = [index // images_per_group for index in range(150)]
+    actual = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto', groups=groups)
+    has_few_groups = images_per_group == 30
+    assert ('Of fewer than ten groups' in str(actual)) == has_few_groups
+    assert 'above 1 by two' not in str(actual)
+
+
 def test_half_precision_is_attached():
     net, inputs, labels = data()
     net.bfloat16()
@@ -337,6 +357,7 @@ REFUSED = {
     'an unknown method': (dict(method='temprature'), 'did you mean temperature'),
     'a method for two classes': (dict(method='platt'), 'takes logits of two classes'),
     'few groups': (dict(groups=range(3)), 'group of each of 60 images, got 3'),
+    'no group': (dict(groups=[]), 'groups is empty'),
     'one group': (dict(groups=[0] * 60), 'are of one group'),
     'one-hot labels': (dict(labels=lambda y: nn.functional.one_hot(y, 4)), r'labels\.argmax\(1\)'),
 }  # fmt: skip

@@ -27,7 +27,7 @@ from mmcalib.calibration.place import place
 from mmcalib.cli import calibrate as cli
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink
-from mmcalib.openmmlab.heads import has_several_labels, find_head
+from mmcalib.openmmlab.heads import find_head, has_several_labels
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
