@@ -57,12 +57,12 @@ def call_forked(tool, *arguments, cwd, ranks=1, port=None):
 
 
 class ForkedCommand:
-    """Stand-in for ``subprocess.Popen`` where the command is ``python -m mmcalib NAME …``."""
+    """Stand-in for ``subprocess.Popen`` where the command is ``python tools/NAME.py …``."""
 
     def __init__(self, command, *, stdout, **options):
-        python, _, module, name, *arguments = command
-        assert (python, module) == (sys.executable, 'mmcalib')
-        log = call_forked(f'{name}.py', *arguments, cwd=os.getcwd())
+        python, tool, *arguments = command
+        assert python == sys.executable
+        log = call_forked(Path(tool).name, *arguments, cwd=os.getcwd())
         stdout.write(log.encode())
 
     def poll(self):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmcalib.cli.files import package_folder
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.parameter import (
     Parameter,
@@ -109,12 +110,12 @@ def train_command(
         keys: Dotted keys of the parameter in the config.
         options: Options of the sweep.
     """
-    arguments = ['train', config, '--split', 'val']
+    arguments = [config, '--split', 'val']
     if newest_checkpoint(training.work_dir):
         arguments.append('--resume')
     if options.auto_scale_lr:
         arguments.append('--auto-scale-lr')
-    return _command(arguments, training, keys, options)
+    return _command('train', arguments, training, keys, options)
 
 
 def test_command(
@@ -125,18 +126,26 @@ def test_command(
     checkpoint = training.work_dir / Path(path).name  # The folder may have been moved.
     if not checkpoint.is_file():
         checkpoint = newest_checkpoint(training.work_dir)
-    return _command(['test', config, str(checkpoint)], training, keys, options)
+    return _command('test', [config, str(checkpoint)], training, keys, options)
 
 
 def _command(
-    arguments: Sequence[str], training: Training, keys: Sequence[str], options: SweepOptions
+    name: str,
+    arguments: Sequence[str],
+    training: Training,
+    keys: Sequence[str],
+    options: SweepOptions,
 ) -> list[str]:
-    """Return a command line of mmcalib with what trainings and tests of a sweep have in common."""
+    """Return a command line with what trainings and tests of a sweep have in common.
+
+    It starts files: ``python -m`` would look for modules in the current folder first, where a file
+    of the user may have the name of one.
+    """
+    tools = package_folder('mmcalib', 'tools')
     start = [sys.executable]
     common = ['--work-dir', str(training.work_dir)]
     if options.gpus is not None:
-        start += ['-m', 'torch.distributed.run', '--standalone']
-        start.append(f'--nproc_per_node={options.gpus}')
+        start += [str(tools / 'torchrun.py'), '--standalone', f'--nproc_per_node={options.gpus}']
         common += ['--launcher', 'pytorch']
     if options.amp:
         common.append('--amp')
@@ -145,4 +154,4 @@ def _command(
     common += ['--cfg-options', *(options.cfg_options or ()), *config_options(keys, training.value)]
     if training.seed is not None:
         common.append(f'randomness.seed={training.seed}')
-    return [*start, '-m', 'mmcalib', *arguments, *common]
+    return [*start, str(tools / f'{name}.py'), *arguments, *common]

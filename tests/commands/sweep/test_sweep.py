@@ -15,14 +15,17 @@ import torch
 from commands import ROOT, call_here
 from drawings import statistics, table
 
+from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.commands.sweep.parameter import option_keys
+from mmcalib.commands.sweep.trainings import Training, train_command
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.runs.config import load_config
 from mmcalib.runs.record import read_json
 
+TOOLS = ROOT / 'tools'
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 MDCA = str(ROOT / 'configs/mdca/digits.py')
 OPTIONS = '--cfg-options'
@@ -71,9 +74,9 @@ def sweep(tmp_path, monkeypatch, capsys):
             raise SystemExit('killed')
         python, *arguments = command
         assert python == sys.executable
-        if 'torch.distributed.run' in arguments:
-            assert arguments[:3] == ['-m', 'torch.distributed.run', '--standalone']
-            arguments = arguments[3:]
+        if arguments[0] == str(TOOLS / 'torchrun.py'):
+            assert arguments[1] == '--standalone'
+            arguments = arguments[2:]
         return subprocess.Popen([sys.executable, script, *arguments], **options)
 
     def run_sweep(values, *options, config=CONFIG, fails=False):
@@ -123,10 +126,10 @@ def test_sweep_chooses_on_validation_tests_choice_only(sweep):
     assert chosen_values() == [6]
     assert [len(row['test']) for row in read_rows()] == [0, 1, 0]
     train, test = read_calls(6)
-    assert train[:6] == ['-m', 'mmcalib', 'train', CONFIG, '--split', 'val']
+    assert train[:4] == [str(TOOLS / 'train.py'), CONFIG, '--split', 'val']
     assert '--resume' not in train
-    assert test[:4] == ['-m', 'mmcalib', 'test', CONFIG]
-    assert test[4].endswith('margin=6/best_accuracy_top1_epoch_1.pth')
+    assert test[:2] == [str(TOOLS / 'test.py'), CONFIG]
+    assert test[2].endswith('margin=6/best_accuracy_top1_epoch_1.pth')
     text = ' '.join(Path('work/sweep.md').read_text().split())
     assert text in output
     assert '| 6 | 90.00 | 0.00 | 90.00 | 4.00 | chosen |' in text
@@ -227,12 +230,20 @@ def test_sweep_killed_in_first_training_refuses_other_settings(options, message,
 def test_sweep_gpus_and_options_reach_its_commands(sweep):
     sweep('6.1234567', '--gpus', '2', '--amp', '--auto-scale-lr', '--limit', '5')
     train, test = read_calls(6.1234567)  # The value has all its digits.
-    assert train[:4] == ['--nproc_per_node=2', '-m', 'mmcalib', 'train']
-    assert test[:4] == ['--nproc_per_node=2', '-m', 'mmcalib', 'test']
+    assert train[:2] == ['--nproc_per_node=2', str(TOOLS / 'train.py')]
+    assert test[:2] == ['--nproc_per_node=2', str(TOOLS / 'test.py')]
     for command in (train, test):
         assert {'--launcher', 'pytorch', '--amp', '--limit', '5'} <= set(command)
     assert '--auto-scale-lr' in train
     assert '--auto-scale-lr' not in test
+
+
+def test_train_command_takes_no_module_of_current_folder(tmp_path):
+    (tmp_path / 'dataclasses.py').write_text('raise SystemExit("not the standard library")')
+    training = Training(tmp_path, 'margin=6', 6.0, seed=None)
+    command = train_command(training, CONFIG, ['model.head.loss.margin'], SweepOptions())
+    output = subprocess.check_output([*command, '--help'], cwd=tmp_path, text=True)
+    assert output.startswith('usage: train.py')
 
 
 def test_option_keys_several_losses_have_parameter_names_all():
@@ -252,7 +263,7 @@ def test_sweep_plain_config_gets_loss_and_ece(sweep, tmp_path):
     )
     output = sweep('2,6', config=config)
     assert 'MarginLabelSmoothingLoss for model.head.loss, the ECE for val_evaluator' in output
-    assert read_calls(6)[0][3] == 'work/plain.py'
+    assert read_calls(6)[0][1] == 'work/plain.py'
     cfg = load_config('work/plain.py')
     assert cfg.model.head.loss == dict(type='MarginLabelSmoothingLoss', loss_weight=1.0)
     assert [metric.type for metric in cfg.val_evaluator] == ['Accuracy', 'CalibrationMetric']
