@@ -180,7 +180,7 @@ def test_predict_with_validation_calibrates_objects_and_sorts_the_gallery(
         scores = np.interp([item['expected_iou'] for item in objects], levels, curve)
         assert [item[key] for item in objects] == pytest.approx(scores)
 
-    page = ' '.join((out / 'gallery.html').read_text().split())
+    page = ' '.join((out / 'gallery.html').read_text().replace('&nbsp;', ' ').split())
     rows = sorted(read_table(out), key=lambda row: float(row['expected_accuracy']))
     positions = [page.index(f'src="pictures/{row["files"]}.png"') for row in rows]
     assert positions == sorted(positions)
