@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def call(tool, *arguments, cwd, check=True, **environment):
     """Run a tool with this interpreter's environment first on the path."""
     path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    command = ['bash' if tool.endswith('.sh') else sys.executable, str(ROOT / 'tools' / tool)]
+    program = 'bash' if tool.endswith('.sh') else sys.executable
+    command = [program, str(ROOT / 'tools' / tool)]
     result = subprocess.run(
         [*command, *map(str, arguments)],
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""Tables and views to draw, at random."""
+"""Bins, statistics and views with random content for figures, and checks of drawn figures."""
 
 import numpy as np
 import torch
@@ -21,8 +21,15 @@ def table(num_bins=10, n=500, seed=0):
 def statistics(cells=None, *, protocol='pooled', num_bins=10, **tables):
     """Return the statistics of an evaluation with these bins of confidences."""
     cells = table(num_bins) if cells is None else cells
-    metrics = {key: tables.pop(key) for key in [*tables] if key.isupper()}
-    return CalibrationStatistics(metrics, protocol, num_bins, cells[:, cells[0] > 0], **tables)
+    metrics = {}
+    other_tables = {}
+    for name, value in tables.items():
+        if name.isupper():
+            metrics[name] = value
+        else:
+            other_tables[name] = value
+    narrow_bins = cells[:, cells[0] > 0]
+    return CalibrationStatistics(metrics, protocol, num_bins, narrow_bins, **other_tables)
 
 
 def measured_statistics(samples):
@@ -55,15 +62,10 @@ def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU', parameter='al
     def metrics(value, shift=0):
         return [{quality: 60 + value + shift, ECE: 3 + value + shift}]
 
-    rows = [
-        dict(
-            value=value,
-            val=metrics(value),
-            test=metrics(value, 5) if value in tested else [],
-            chosen=value in tested[:1],
-        )
-        for value in values
-    ]
+    rows = []
+    for value in values:
+        test = metrics(value, shift=5) if value in tested else []
+        rows.append(dict(value=value, val=metrics(value), test=test, chosen=value in tested[:1]))
     return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | changes
 
 
@@ -78,12 +80,12 @@ def check_nothing_is_cut(figure):
     """Check that legend, titles and labels of a figure lie in it."""
     to_rgb(figure)
     outer = figure.bbox.padded(1)
-    for text in [
-        *(text for legend in figure.legends for text in legend.get_texts()),
-        *(axes.title for axes in figure.axes),
-        *(axes.xaxis.label for axes in figure.axes),
-        *(axes.yaxis.label for axes in figure.axes),
-    ]:
+    texts = []
+    for legend in figure.legends:
+        texts += legend.get_texts()
+    for axes in figure.axes:
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label]
+    for text in texts:
         if text.get_text():
             box = text.get_window_extent()
             assert outer.x0 <= box.x0 and box.x1 <= outer.x1, text

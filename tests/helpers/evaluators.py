@@ -6,7 +6,7 @@ from mmcalib.openmmlab.metrics import CalibrationMetric
 
 
 def evaluate(samples, *metrics, batch=4, size=None, meta=None):
-    """The values of metrics of samples, by default of a CalibrationMetric."""
+    """Return the values of metrics of samples, by default of a CalibrationMetric."""
     evaluator = Evaluator(list(metrics) or [CalibrationMetric()])
     evaluator.dataset_meta = meta
     for start in range(0, len(samples), batch):

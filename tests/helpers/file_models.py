@@ -63,7 +63,8 @@ def write_model(folder, config, model, **changes):
     """Write config.py and best.pth, and return their paths."""
     path = folder / 'config.py'
     path.write_text(''.join(f'{k} = {v!r}\n' for k, v in {**config, **changes}.items()))
-    classes = [f'class {k}' for k in range(5 if 'head' in config['model'] else 4)]
+    num_classes = 5 if 'head' in config['model'] else 4
+    classes = [f'class {k}' for k in range(num_classes)]
     meta = {'dataset_meta': {'classes': classes}, 'seed': 1, 'epoch': 3}
     torch.save({'state_dict': model.state_dict(), 'meta': meta}, folder / 'best.pth')
     return str(path), str(folder / 'best.pth')
@@ -71,12 +72,12 @@ def write_model(folder, config, model, **changes):
 
 def write_members(folder, config, models):
     """Write a config and a checkpoint of each model, and return the paths."""
-    members = []
+    checkpoints = []
     for number, model in enumerate(models):
         path, checkpoint = write_model(folder, config, model)
-        members.append(str(folder / f'{number}.pth'))
-        os.rename(checkpoint, members[-1])
-    return path, members
+        checkpoints.append(str(folder / f'{number}.pth'))
+        os.rename(checkpoint, checkpoints[-1])
+    return path, checkpoints
 
 
 def write_photos(folder, sizes):
@@ -90,15 +91,24 @@ def write_photos(folder, sizes):
 
 def write_labelled(folder, config, photos):
     """Write a config that tests a classifier of photos, one of each class, and return its path."""
-    for number in range(5):
-        (folder / f'images/class {number}').mkdir(parents=True)
-        content = (photos / f'{number % len(list(photos.iterdir()))}.png').read_bytes()
-        (folder / f'images/class {number}/{number}.png').write_bytes(content)
-    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
-    data = dict(type='CustomDataset', data_root=str(folder / 'images'), pipeline=steps)
-    data['metainfo'] = dict(classes=[f'class {k}' for k in range(5)])
-    loader = dict(dataset=data, sampler=dict(type='DefaultSampler', shuffle=False))
-    loader |= dict(batch_size=1, num_workers=0)
+    num_photos = len(list(photos.iterdir()))
+    classes = [f'class {k}' for k in range(5)]
+    for number, name in enumerate(classes):
+        class_folder = folder / 'images' / name
+        class_folder.mkdir(parents=True)
+        photo = photos / f'{number % num_photos}.png'
+        (class_folder / f'{number}.png').write_bytes(photo.read_bytes())
+    loader = dict(
+        batch_size=1,
+        num_workers=0,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        dataset=dict(
+            type='CustomDataset',
+            data_root=str(folder / 'images'),
+            pipeline=CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline'],
+            metainfo=dict(classes=classes),
+        ),
+    )
     (folder / 'test.py').write_text(
         f'_base_ = {config!r}\ntest_dataloader = dict(_delete_=True, **{loader})\n'
         'test_cfg = dict()\ntest_evaluator = dict(type="Accuracy")\n'
@@ -106,7 +116,7 @@ def write_labelled(folder, config, photos):
     return str(folder / 'test.py')
 
 
-def normalised(path, size=None):
+def normalised_image(path, size=None):
     """Read an image as the models take it, (1, 3, H, W)."""
     image = cv2.imread(str(path))
     if size is not None:
@@ -114,40 +124,40 @@ def normalised(path, size=None):
     return torch.from_numpy((image[..., ::-1].astype(np.float32) - 120) / 60).permute(2, 0, 1)[None]
 
 
-def resized(height, width):
-    """Return width and height of what the segmentor gets."""
+def segmentor_input_size(height, width):
+    """Return width and height of the image that the segmentor gets."""
     factor = min(20 / max(height, width), 16 / min(height, width))
     return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
-def described(config, checkpoints):
-    """The model of a record of a test of a checkpoint, or of several."""
-    checkpoints = [checkpoints] if isinstance(checkpoints, str) else checkpoints
+def model_record(config, checkpoints):
+    """Return the record's model for a test of a checkpoint, or of an ensemble of several."""
+    if isinstance(checkpoints, str):
+        checkpoints = [checkpoints]
     cfg = load_config(config)
     networks = [Network(cfg, read_checkpoint(path)) for path in checkpoints]
     return describe_model(networks, ['test'])
 
 
-def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):
-    """Leave what a test would, of predictions that are right as often as they say, less a bit."""
+def write_validation(folder, model, predictions, *, images=300, unlabelled=0, **changes):
+    """Write statistics and record of a validation whose accuracy is 0.95 of its confidence."""
     generator = torch.Generator().manual_seed(0)
     bins = []
     for number in range(images):
-        conf = torch.from_numpy(
-            np.atleast_1d(found[number % len(found)].arrays['confidence'])
-        ).flatten()
+        image_conf = predictions[number % len(predictions)].arrays['confidence']
+        conf = torch.from_numpy(np.atleast_1d(image_conf)).flatten()
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
         bins.append(log_bin_counts(conf, correct, conf[:0]))
     bins = torch.stack(bins)
-    bins[:, 2, [5, 90]] = unlabelled  # unsure and sure ones
+    bins[:, 2, [5, 90]] = unlabelled  # A bin of low and a bin of high confidence.
     statistics = CalibrationStatistics({}, 'pooled', 15, torch.zeros(3, 1), image_narrow_bins=bins)
     folder.mkdir(exist_ok=True)
     statistics.save(folder / 'calibration_val.npz')
-    write_record_of(folder, model, **changes)
+    write_test_record(folder, model, **changes)
     return bins
 
 
-def write_record_of(folder, model, **evaluation):
-    """Leave the record of the test that has left statistics."""
+def write_test_record(folder, model, **evaluation):
+    """Write the record of the test that wrote the statistics of a folder."""
     evaluation = dict(tta=False, limit=None) | evaluation
     Record('test', 'val', model, evaluation, metrics={}).write(folder / 'results_val.json')

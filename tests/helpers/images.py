@@ -42,17 +42,17 @@ def write_tiny_imagenet(root, *, classes=3, train=4, val=2):
     """Write ``tiny-imagenet-200/`` with few classes, which are not listed in sorted order."""
     rng = np.random.default_rng(0)
     wnids = [f'n{k:08d}' for k in range(classes, 0, -1)]
-    one = save(root / 'test/images/test_0.JPEG', (64, 64), rng).read_bytes()
+    image_bytes = save(root / 'test/images/test_0.JPEG', (64, 64), rng).read_bytes()
     (root / 'val/images').mkdir(parents=True)
     rows = []
     for wnid in wnids:
         (root / 'train' / wnid / 'images').mkdir(parents=True)
         (root / 'train' / wnid / f'{wnid}_boxes.txt').write_text('')
         for number in range(train):
-            (root / 'train' / wnid / 'images' / f'{wnid}_{number}.JPEG').write_bytes(one)
+            (root / 'train' / wnid / 'images' / f'{wnid}_{number}.JPEG').write_bytes(image_bytes)
         for _ in range(val):
             rows.append(f'val_{len(rows)}.JPEG\t{wnid}\t0\t0\t62\t62\n')
-            (root / 'val/images' / f'val_{len(rows) - 1}.JPEG').write_bytes(one)
+            (root / 'val/images' / f'val_{len(rows) - 1}.JPEG').write_bytes(image_bytes)
     (root / 'val/val_annotations.txt').write_text(''.join(rows))
     (root / 'wnids.txt').write_text('\n'.join(wnids))
     (root / 'words.txt').write_text(
@@ -64,7 +64,9 @@ def write_tiny_imagenet(root, *, classes=3, train=4, val=2):
 def write_cub(root, *, classes=3, train=4, test=2):
     """Write ``CUB_200_2011/`` with few classes."""
     rng = np.random.default_rng(0)
-    images, labels, split = [], [], []
+    images = []
+    labels = []
+    split = []
     for label in range(1, classes + 1):
         for number in range(train + test):
             name = f'{label:03d}.Bird/Bird_{number}.jpg'
@@ -79,7 +81,7 @@ def write_cub(root, *, classes=3, train=4, test=2):
 
 
 def write_voc(root, *, train='abcd', val='efg', test='hi'):
-    """Write ``VOC2012/`` with an image and a mask per letter, listed under both names we have."""
+    """Write ``VOC2012/`` with an image and a mask per letter, listed in both folders of lists."""
     rng = np.random.default_rng(0)
     lists = [root / 'ImageSets' / folder for folder in ('Segmentation', 'people_animals')]
     for folder in (root / 'SegmentationClass', *lists):

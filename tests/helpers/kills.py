@@ -12,9 +12,9 @@ class KillBeforeSave(Hook):
     """Kill the process before it writes its `number`-th checkpoint, counted from 1."""
 
     def __init__(self, number):
-        self.left = number
+        self.saves_left = number
 
     def before_save_checkpoint(self, runner, checkpoint):
-        self.left -= 1
-        if self.left == 0:
+        self.saves_left -= 1
+        if self.saves_left == 0:
             os.kill(os.getpid(), signal.SIGKILL)

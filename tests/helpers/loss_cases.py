@@ -19,9 +19,15 @@ IGNORED = 255
 
 @dataclass
 class Case:
-    """How a loss is built, and what it is.
+    """A loss and its oracle.
 
-    `oracle` returns the loss of every row, ``(N, *)``, of a batch term one number.
+    Attributes:
+        build: Function from options to the loss.
+        oracle: Function from logits, target and weights to the loss of every row, ``(N, *)``, or to
+            one number for a batch term.
+        shapes: Shapes of logits to test.
+        soft: Whether the target may be probabilities.
+        batch: Whether the loss is a term of a whole batch.
     """
 
     build: Callable
@@ -44,48 +50,63 @@ def draw(shape, dtype=torch.float64, scale=4.0, ignore=False, soft=False, seed=0
 
 
 def arrays(logits, target, kernel=None):
-    """Return logits and shares of the target, ``(M, K)``, and which of the M rows count.
+    """Return logits and class shares of the target, ``(M, K)``, and which of the M rows are valid.
 
     With a kernel, the shares are those of the labels around each pixel.
     """
     logits = logits.detach().double()
     valid = torch.ones(logits[:, 0].shape, dtype=torch.bool)
     if not target.is_floating_point():
-        valid, labels = target != IGNORED, target.unsqueeze(1)
-        target = torch.cat([labels == k for k in range(logits.shape[1])], dim=1).double()
+        valid = target != IGNORED
+        one_hot = [target.unsqueeze(1) == k for k in range(logits.shape[1])]
+        target = torch.cat(one_hot, dim=1).double()
     if kernel is not None:
         around = ndimage.convolve(target.numpy(), kernel[None, None], mode='constant')
         target = torch.from_numpy(around / np.maximum(around.sum(axis=1, keepdims=True), 1e-9))
-    rows = (x.movedim(1, -1).reshape(-1, x.shape[1]).numpy() for x in (logits, target))
-    return *rows, valid.flatten().numpy()
+    return as_rows(logits), as_rows(target), valid.flatten().numpy()
 
 
-def by_rows(row, kernel=None, **options):
-    """By `row(logits, label's shares, weights of the classes)`, and the shares around a pixel."""
+def as_rows(maps):
+    """Return ``(N, K, *)`` maps as a ``(M, K)`` array."""
+    return maps.movedim(1, -1).reshape(-1, maps.shape[1]).numpy()
+
+
+def row_oracle(row, kernel=None, **options):
+    """Return an oracle of a loss by `row(logits, class shares, class weights)`.
+
+    With a kernel, `row` also takes the class shares around the pixel, before the weights.
+    """
 
     def oracle(logits, target, weights=None):
         z, shares, valid = arrays(logits, target)
-        columns = [z, shares] if kernel is None else [z, shares, arrays(logits, target, kernel)[1]]
+        columns = [z, shares]
+        if kernel is not None:
+            columns.append(arrays(logits, target, kernel)[1])
         weights = np.ones(z.shape[1]) if weights is None else np.array(weights)
-        found = [
-            row(*each, weights, **options) if counts else 0.0
-            for counts, *each in zip(valid, *columns, strict=True)
-        ]
-        return torch.tensor(found, dtype=torch.float64).view(logits[:, 0].shape)
+        values = []
+        for is_valid, *cells in zip(valid, *columns, strict=True):
+            values.append(row(*cells, weights, **options) if is_valid else 0.0)
+        return torch.tensor(values, dtype=torch.float64).view(logits[:, 0].shape)
 
     return oracle
 
 
-def by_batch(function, per_image=False, **options):
-    """By `function(logits, shares, weights)` of all valid rows, or the mean of it over images."""
+def batch_oracle(function, per_image=False, **options):
+    """Return an oracle by `function(logits, shares, weights)` of all valid rows.
+
+    With `per_image`, it is the mean of the function over images with a valid pixel.
+    """
 
     def oracle(logits, target, weight=None):
-        if per_image and logits.ndim > 2:
-            images = [(x, t) for x, t in zip(logits, target, strict=True) if (t != IGNORED).any()]
-            return sum(of_all(x[None], t[None]) for x, t in images) / len(images)
-        return of_all(logits, target, weight)
+        if not per_image or logits.ndim == 2:
+            return batch_value(logits, target, weight)
+        values = []
+        for image, image_target in zip(logits, target, strict=True):
+            if (image_target != IGNORED).any():
+                values.append(batch_value(image[None], image_target[None]))
+        return sum(values) / len(values)
 
-    def of_all(logits, target, weight=None):
+    def batch_value(logits, target, weight=None):
         z, shares, valid = arrays(logits, target)
         weight = np.ones(len(z)) if weight is None else weight.flatten().numpy()
         return function(z[valid], shares[valid], weight[valid], **options)
@@ -94,19 +115,19 @@ def by_batch(function, per_image=False, **options):
 
 
 def cross_entropy(z, y, w):
-    """Of one row; a share of 0 counts for nothing."""
+    """Return the cross-entropy of one row; classes with a share of 0 are left out, also at -inf."""
     return -(w * y)[y > 0] @ log_softmax(z)[y > 0]
 
 
 def margin_row(z, y, w, margin, alpha, class_reduction='mean'):
-    """Eq. 7 of the paper."""
+    """Return the loss of one row by Eq. 7 of the paper."""
     excess = np.maximum(0, z.max() - z[z > -math.inf] - margin).sum()
     size = len(z) if class_reduction == 'mean' else 1
     return cross_entropy(z, y, w) + alpha * excess / size
 
 
 def smoothing_row(z, y, w, alpha):
-    """Eq. 3 of the paper."""
+    """Return the loss of one row by Eq. 3 of the paper."""
     uniform = -log_softmax(z)[z > -math.inf].sum() / len(z)
     return (1 - alpha) * cross_entropy(z, y, w) + alpha * uniform
 
@@ -117,7 +138,7 @@ def penalty_row(z, y, w, alpha, class_reduction='mean'):
 
 
 def focal_row(z, y, w, gamma):
-    """`gamma` is a number, or a function of the probability."""
+    """Return the focal loss of one row; `gamma` is a number, or a function of the probability."""
     p = softmax(z)
     power = np.vectorize(gamma)(p) if callable(gamma) else gamma
     return cross_entropy(z, y, w * (1 - p) ** power)
@@ -133,8 +154,9 @@ def brier_row(z, y, w):
 
 def dual_focal_row(z, y, w, gamma):
     p = softmax(z)
-    own = p[y.argmax()]
-    return (1 - own + p[p < own].max(initial=0)) ** gamma * cross_entropy(z, y, w)
+    label_prob = p[y.argmax()]
+    next_prob = p[p < label_prob].max(initial=0)
+    return (1 - label_prob + next_prob) ** gamma * cross_entropy(z, y, w)
 
 
 def bsce_row(z, y, w, gamma, norm):
@@ -142,7 +164,8 @@ def bsce_row(z, y, w, gamma, norm):
 
 
 def acls_row(z, y, w, margin, alpha, alpha_others):
-    top, others = z.max(), np.delete(z, z.argmax())
+    top = z.max()
+    others = np.delete(z, z.argmax())
     squares = np.maximum(0, top - others[others > -math.inf] - margin) ** 2
     penalty = alpha * max(0, top - margin) ** 2 + alpha_others * squares.sum() / len(others)
     return cross_entropy(z, y, w) + penalty
@@ -151,7 +174,8 @@ def acls_row(z, y, w, margin, alpha, alpha_others):
 def ada_focal_row(z, y, w, gammas, edges):
     p = softmax(z)[y.argmax()]
     gamma = gammas[np.searchsorted(edges, p, side='right')]
-    return (1 - p if gamma > 0 else 1 + p) ** abs(gamma) * cross_entropy(z, y, w)
+    base = 1 - p if gamma > 0 else 1 + p
+    return base ** abs(gamma) * cross_entropy(z, y, w)
 
 
 def cals_row(z, y, w, rho, margin):
@@ -173,14 +197,15 @@ def mdca(z, y, w):
 
 
 def l1_ace(z, y, w, bins, soft=False):
-    """Average calibration error of each class over its non-empty bins [lo, hi), then over K."""
+    """Return the mean over classes of their calibration error over non-empty bins [lo, hi)."""
     errors = []
-    for p, own in zip(softmax(z, axis=1).T, y.T, strict=True):
-        place = np.clip(p * bins - 0.5, 0, bins - 1) if soft else np.floor(p * bins)
-        part = np.maximum(0, 1 - abs(place[:, None] - range(bins)))  # of each row in each bin
-        count = part.sum(axis=0)
-        gaps, filled = abs(part.T @ (p - own)) / np.maximum(count, 1e-30), np.minimum(count, 1)
-        errors.append(gaps @ filled / filled.sum())
+    for p, is_label in zip(softmax(z, axis=1).T, y.T, strict=True):
+        position = np.clip(p * bins - 0.5, 0, bins - 1) if soft else np.floor(p * bins)
+        membership = np.maximum(0, 1 - abs(position[:, None] - range(bins)))
+        count = membership.sum(axis=0)
+        gaps = abs(membership.T @ (p - is_label)) / np.maximum(count, 1e-30)
+        weight = np.minimum(count, 1)
+        errors.append(gaps @ weight / weight.sum())
     return np.mean(errors)
 
 
@@ -188,7 +213,7 @@ MULTIPLIERS = torch.arange(1000.0) % 4 / 4
 
 
 class AnyCALSLoss(losses.CALSLoss):
-    """Has learnt the multipliers of as many classes as a call has."""
+    """CALS with learnt multipliers for as many classes as a call has."""
 
     def prepare_call(self, pred, *call):
         self.multipliers = MULTIPLIERS[: pred.shape[1]].to(pred.device)
@@ -202,17 +227,26 @@ def learnt_ada_focal(**options):
     return loss
 
 
-def of(kind, row, as_row=None, kernel=None, **options):
-    """A case whose loop takes the options of the loss, or those of `as_row`."""
-    oracle = by_rows(row, kernel, **(options if as_row is None else as_row))
-    more = {} if kernel is None else dict(shapes=((2, 4, 5, 6), (1, 3, 1, 1)), soft=False)
-    return Case(lambda **own: kind(**{**options, **own}), oracle, **more)
+def row_case(kind, row, row_options=None, kernel=None, **options):
+    """Return a case with a loop over rows, whose options are the loss's unless given."""
+    oracle = row_oracle(row, kernel, **(options if row_options is None else row_options))
+
+    def build(**changes):
+        return kind(**{**options, **changes})
+
+    if kernel is None:
+        return Case(build, oracle)
+    return Case(build, oracle, shapes=((2, 4, 5, 6), (1, 3, 1, 1)), soft=False)
 
 
-def of_batches(kind, function, as_function, **options):
+def batch_case(kind, function, function_options, **options):
     per_image = kind is ACE and options.get('per_image', True)
-    oracle = by_batch(function, per_image, **as_function)
-    return Case(lambda **own: kind(**options, **own), oracle, ((7, 5), (2, 4, 3, 5)), batch=True)
+    return Case(
+        build=lambda **changes: kind(**options, **changes),
+        oracle=batch_oracle(function, per_image, **function_options),
+        shapes=((7, 5), (2, 4, 3, 5)),
+        batch=True,
+    )
 
 
 def flsd(p):
@@ -220,45 +254,56 @@ def flsd(p):
 
 
 def steps(p):
-    return 4.0 if p < 0.1 else 2.0 if p < 0.6 else 0.5
+    if p < 0.1:
+        return 4.0
+    if p < 0.6:
+        return 2.0
+    return 0.5
 
 
 GAUSS = np.exp(-np.array([[2, 1, 2], [1, 0, 1], [2, 1, 2]]) / (2 * 0.8**2))
 GAUSS[1, 1] = GAUSS.sum() - 1
-MBLS, ECP, BSCE = losses.MarginLabelSmoothingLoss, losses.ConfidencePenaltyLoss, losses.BSCELoss
-FLSD, NACL, ACE = losses.SampleDependentFocalLoss, losses.NACLLoss, losses.L1ACELoss
+MBLS = losses.MarginLabelSmoothingLoss
+ECP = losses.ConfidencePenaltyLoss
+BSCE = losses.BSCELoss
+FLSD = losses.SampleDependentFocalLoss
+NACL = losses.NACLLoss
+ACE = losses.L1ACELoss
 SCHEDULE = [(0.1, 4.0), (0.6, 2.0), (1, 0.5)]
-CALS, ADA = dict(rho=2.0, margin=3.0), dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7])
+CALS = dict(rho=2.0, margin=3.0)
+ADA = dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7])
 ROWS = {
-    'mbls': of(MBLS, margin_row, margin=6.0, alpha=0.3),
-    'mbls m=0, sum': of(MBLS, margin_row, margin=0.0, alpha=0.05, class_reduction='sum'),
-    'ls': of(losses.LabelSmoothingLoss, smoothing_row, alpha=0.2),
-    'fl': of(losses.SoftmaxFocalLoss, focal_row, gamma=3.0),
-    'fl below 1': of(losses.SoftmaxFocalLoss, focal_row, gamma=0.5),
-    'flsd': of(FLSD, focal_row, dict(gamma=flsd)),
-    'flsd, own schedule': of(FLSD, focal_row, dict(gamma=steps), schedule=SCHEDULE),
-    'ecp': of(ECP, penalty_row, alpha=0.4),
-    'ecp, sum': of(ECP, penalty_row, alpha=0.4, class_reduction='sum'),
-    'brier': of(losses.BrierLoss, brier_row),
-    'dual focal': of(losses.DualFocalLoss, dual_focal_row, gamma=2.5),
-    'inverse focal': of(losses.InverseFocalLoss, inverse_focal_row, gamma=1.5),
-    'bsce': of(BSCE, bsce_row, dict(gamma=0.7, norm=2), gamma=0.7, detach_weight=False),
-    'bsce, norm 1': of(
+    'mbls': row_case(MBLS, margin_row, margin=6.0, alpha=0.3),
+    'mbls m=0, sum': row_case(MBLS, margin_row, margin=0.0, alpha=0.05, class_reduction='sum'),
+    'ls': row_case(losses.LabelSmoothingLoss, smoothing_row, alpha=0.2),
+    'fl': row_case(losses.SoftmaxFocalLoss, focal_row, gamma=3.0),
+    'fl below 1': row_case(losses.SoftmaxFocalLoss, focal_row, gamma=0.5),
+    'flsd': row_case(FLSD, focal_row, dict(gamma=flsd)),
+    'flsd, own schedule': row_case(FLSD, focal_row, dict(gamma=steps), schedule=SCHEDULE),
+    'ecp': row_case(ECP, penalty_row, alpha=0.4),
+    'ecp, sum': row_case(ECP, penalty_row, alpha=0.4, class_reduction='sum'),
+    'brier': row_case(losses.BrierLoss, brier_row),
+    'dual focal': row_case(losses.DualFocalLoss, dual_focal_row, gamma=2.5),
+    'inverse focal': row_case(losses.InverseFocalLoss, inverse_focal_row, gamma=1.5),
+    'bsce': row_case(BSCE, bsce_row, dict(gamma=0.7, norm=2), gamma=0.7, detach_weight=False),
+    'bsce, norm 1': row_case(
         BSCE, bsce_row, dict(gamma=2.0, norm=1), gamma=2.0, norm=1, detach_weight=False
     ),
-    'cals': of(AnyCALSLoss, cals_row, CALS, num_classes=2, **CALS),
-    'acls': of(losses.ACLSLoss, acls_row, margin=2.0, alpha=0.3, alpha_others=0.4),
-    'ada focal': Case(learnt_ada_focal, by_rows(ada_focal_row, **ADA), soft=False),
-    'svls': of(losses.SVLSLoss, svls_row, {}, GAUSS, sigma=0.8),
-    'nacl': of(NACL, nacl_row, kernel=np.ones((3, 3)), alpha=0.3),
-    'nacl, wide': of(NACL, nacl_row, dict(alpha=0.3), np.ones((5, 5)), alpha=0.3, kernel_size=5),
+    'cals': row_case(AnyCALSLoss, cals_row, CALS, num_classes=2, **CALS),
+    'acls': row_case(losses.ACLSLoss, acls_row, margin=2.0, alpha=0.3, alpha_others=0.4),
+    'ada focal': Case(learnt_ada_focal, row_oracle(ada_focal_row, **ADA), soft=False),
+    'svls': row_case(losses.SVLSLoss, svls_row, {}, GAUSS, sigma=0.8),
+    'nacl': row_case(NACL, nacl_row, kernel=np.ones((3, 3)), alpha=0.3),
+    'nacl, wide': row_case(
+        NACL, nacl_row, dict(alpha=0.3), np.ones((5, 5)), alpha=0.3, kernel_size=5
+    ),
 }
 ROWS['dual focal'].soft = False
 BATCHES = {
-    'mdca': of_batches(losses.MDCALoss, mdca, {}),
-    'l1 ace': of_batches(ACE, l1_ace, dict(bins=6), num_bins=6),
-    'l1 ace, soft': of_batches(ACE, l1_ace, dict(bins=5, soft=True), num_bins=5, binning='soft'),
-    'l1 ace, all': of_batches(ACE, l1_ace, dict(bins=6), num_bins=6, per_image=False),
+    'mdca': batch_case(losses.MDCALoss, mdca, {}),
+    'l1 ace': batch_case(ACE, l1_ace, dict(bins=6), num_bins=6),
+    'l1 ace, soft': batch_case(ACE, l1_ace, dict(bins=5, soft=True), num_bins=5, binning='soft'),
+    'l1 ace, all': batch_case(ACE, l1_ace, dict(bins=6), num_bins=6, per_image=False),
 }
 CASES = {**ROWS, **BATCHES}
 # With these options a loss is cross-entropy.

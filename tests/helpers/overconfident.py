@@ -1,17 +1,17 @@
-"""Logits that are too large and their likelihood by the definition; confidences too high."""
+"""Logits that are too large for their labels, and the NLL by its definition."""
 
 import numpy as np
 
 
 def draw(n=400, num_classes=4, temperature=2.5, seed=0):
-    """Logits that are `temperature` times too large for their labels."""
+    """Return logits that are `temperature` times too large, and their labels."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, num_classes)) * 2
     return logits * temperature, draw_labels(logits, rng)
 
 
 def draw_labels(logits, rng):
-    """Labels that are as likely as the logits say."""
+    """Return labels drawn from the probabilities of the logits."""
     n, num_classes = logits.shape
     if num_classes == 1:
         return (rng.random(n) < 1 / (1 + np.exp(-logits[:, 0]))).astype(np.int64)
@@ -20,7 +20,7 @@ def draw_labels(logits, rng):
 
 
 def nll(logits, labels):
-    """By the definition, in plain numpy."""
+    """Return the mean negative log-likelihood by its definition, in numpy."""
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     logits = logits - logits.max(axis=1, keepdims=True)

@@ -31,7 +31,8 @@ class Pretended(torch.Tensor):
     def __init__(self, value):
         self.value = value
 
-    def tolist(self):  # which tensor subclasses lack
+    def tolist(self):
+        # Tensor subclasses made by _make_wrapper_subclass have no tolist.
         if PretendedDevice.current is not None:
             PretendedDevice.current.waits.append('tolist')
         return self.value.tolist()
@@ -42,6 +43,7 @@ class Pretended(torch.Tensor):
 
 
 def run(func, args, kwargs):
+    """Run an operation on the values of pretended tensors, and refuse tensors on two devices."""
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor)]
     on_cpu = [x for x in tensors if not isinstance(x, Pretended) and x.ndim]
     if func.overloadpacket not in COPIES and on_cpu and len(on_cpu) < len(tensors):
@@ -65,7 +67,7 @@ def run(func, args, kwargs):
 
 
 class PretendedDevice(TorchDispatchMode):
-    """Makes new tensors there where they are asked for there, and notes what waits."""
+    """Mode that creates tensors on the pretended device, and notes operations that wait for it."""
 
     current = None
 
@@ -81,8 +83,8 @@ class PretendedDevice(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         device = kwargs.get('device')
-        asked = device is not None and torch.device(device).type == DEVICE.type
-        if asked or any(isinstance(x, Pretended) for x in tree_flatten((args, kwargs))[0]):
+        creates_there = device is not None and torch.device(device).type == DEVICE.type
+        if creates_there or any(isinstance(x, Pretended) for x in tree_flatten((args, kwargs))[0]):
             return run(func, args, kwargs)
         return func(*args, **kwargs)
 

@@ -15,13 +15,15 @@ yapf_api.FormatCode = lambda text, **style: (text, False)
 
 
 def quicken_mmengine(monkeypatch, configs):
-    """Spare thousands of tests what mmengine does again and again.
+    """Replace slow parts of mmengine that short tests repeat.
 
-    It reads a config anew for each that inherits from it (here those below `configs` once),
-    searches for garbage, among all of pytest's objects, after loading a data set, looks for mmcv's
-    extension at every layer of a network, and sleeps for a millisecond at everything it builds, so
-    that no two have one name. It names a run by its second, and of two runs in one second it gives
-    the other the first one's scope, log and folder of pictures: here each has a second of its own.
+    - It reads a base config again for each config that inherits from it; those below `configs` are
+      read once.
+    - It collects garbage after it loads a data set, among all objects of pytest; not here.
+    - It looks for mmcv's extension at every layer of a network; here once.
+    - It sleeps for a millisecond at everything it builds, so that names differ; here they count.
+    - It names a run by its second, and two runs of one second share a scope, a log and a folder of
+      pictures; here each run has its own second.
     """
     from mmengine.config import Config
     from mmengine.dataset import base_dataset
@@ -30,26 +32,29 @@ def quicken_mmengine(monkeypatch, configs):
     from mmengine.registry import default_scope
     from mmengine.runner import runner
 
-    read, known = Config._file2dict, {}
+    read_config = Config._file2dict
+    cached_configs = {}
 
-    def read_once(filename, *options, **more):
+    def read_once(filename, *args, **options):
         path = os.path.realpath(filename)
         if not path.startswith(f'{configs}{os.sep}'):
-            return read(filename, *options, **more)
-        key = path, options, tuple(more.items())
-        if key not in known:
-            known[key] = read(filename, *options, **more)
-        return copy.deepcopy(known[key])
+            return read_config(filename, *args, **options)
+        key = path, args, tuple(options.items())
+        if key not in cached_configs:
+            cached_configs[key] = read_config(filename, *args, **options)
+        return copy.deepcopy(cached_configs[key])
 
     monkeypatch.setattr(Config, '_file2dict', staticmethod(read_once))
     monkeypatch.setattr(base_dataset, 'gc', SimpleNamespace(collect=lambda: 0))
     for module in (utils, default_constructor):
-        found = functools.cache(module.mmcv_full_available)
-        monkeypatch.setattr(module, 'mmcv_full_available', found)
-    counted = SimpleNamespace(time=itertools.count().__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr(default_scope, 'time', counted)
-    runs = itertools.count()
-    a_second_each = SimpleNamespace(
-        time=lambda: time.time() + next(runs), strftime=time.strftime, localtime=time.localtime
+        is_available = functools.cache(module.mmcv_full_available)
+        monkeypatch.setattr(module, 'mmcv_full_available', is_available)
+    counting_clock = SimpleNamespace(time=itertools.count().__next__, sleep=lambda seconds: None)
+    monkeypatch.setattr(default_scope, 'time', counting_clock)
+    run_count = itertools.count()
+    clock_by_run = SimpleNamespace(
+        time=lambda: time.time() + next(run_count),
+        strftime=time.strftime,
+        localtime=time.localtime,
     )
-    monkeypatch.setattr(runner, 'time', a_second_each)
+    monkeypatch.setattr(runner, 'time', clock_by_run)

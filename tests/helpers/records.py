@@ -1,4 +1,4 @@
-"""Records as a test leaves them, for what reads them."""
+"""Records as a test writes them, for their readers."""
 
 import json
 from dataclasses import asdict
@@ -13,44 +13,80 @@ NETWORK = dict(type='ImageClassifier', data_preprocessor={})
 
 
 def member(checkpoint='best.pth', **changes):
-    """One of the networks of a model, whose training is over."""
-    about = dict(seed=0, epoch=300, finished=True, file='best.pth', calibration=None, loss=MBLS)
-    about |= dict(digest='0', network=NETWORK, training=trained())
-    return dict(checkpoint=checkpoint, **(about | changes))
+    """Return the record of one member of a model, whose training is over."""
+    content = dict(
+        checkpoint=checkpoint,
+        seed=0,
+        epoch=300,
+        finished=True,
+        file='best.pth',
+        calibration=None,
+        loss=MBLS,
+        digest='0',
+        network=NETWORK,
+        training=trained(),
+    )
+    return content | changes
 
 
 def model(*members, **changes):
-    """A record's model; of one network alone unless told otherwise."""
-    ensemble = dict(pipeline=[], views=[], mc_dropout=0, dropout_seed=None)
-    parts = dict(members=list(members or [member()]), **ensemble, calibration=None)
-    return dict(parts, temperature=None) | changes
+    """Return a record's model: that of a single network by default."""
+    content = dict(
+        members=list(members or [member()]),
+        pipeline=[],
+        views=[],
+        mc_dropout=0,
+        dropout_seed=None,
+        calibration=None,
+        temperature=None,
+    )
+    return content | changes
 
 
-OF_MEMBER = ('loss', 'seed', 'training', 'finished', 'file', 'calibration', 'network')
+MEMBER_KEYS = ('loss', 'seed', 'training', 'finished', 'file', 'calibration', 'network')
 
 
 def record(experiment, metrics, *, limit=None, **content):
-    """A test's record; what is of its members is given beside its own parts."""
-    own = {key: content.pop(key) for key in OF_MEMBER if key in content}
-    tested = content.pop('model', None) or model(member(**own))
-    for number, each in enumerate(tested['members']):
-        each |= own | ({'seed': number} if own.get('seed', 0) is None else {})
-    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
-    evaluation |= dict(limit=limit) | content.pop('evaluation', {})
-    parts = dict(split='test', model=tested, evaluation=evaluation, date='2026-01-01')
+    """Return the record of a test.
+
+    Args:
+        experiment: Name of the experiment.
+        metrics: Values by key.
+        limit: Number of images that the test was limited to.
+        content: Parts of the record, and `MEMBER_KEYS` for all members of its model. With the seed
+            None, each member has another seed.
+    """
+    member_content = {key: content.pop(key) for key in MEMBER_KEYS if key in content}
+    tested_model = content.pop('model', None)
+    if tested_model is None:
+        tested_model = model(member(**member_content))
+    for number, tested_member in enumerate(tested_model['members']):
+        tested_member |= member_content
+        if 'seed' in member_content and member_content['seed'] is None:
+            tested_member['seed'] = number
+    evaluation = dict(
+        dataset=CIFAR10,
+        tta=False,
+        protocol='pooled',
+        num_bins=15,
+        ignore_index=255,
+        limit=limit,
+    )
+    evaluation |= content.pop('evaluation', {})
+    parts = dict(split='test', model=tested_model, evaluation=evaluation, date='2026-01-01')
     return asdict(Record(experiment, metrics=metrics, **(parts | content)))
 
 
 def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', name='results.json', **content):
-    """Leave a results.json as a test does."""
+    """Write a results.json as a test does."""
     folder.mkdir(parents=True, exist_ok=True)
-    metrics = {quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece}
-    found = record(experiment, content.pop('metrics', metrics), **content)
-    (folder / name).write_text(json.dumps(found))
+    default_metrics = {quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece}
+    metrics = content.pop('metrics', default_metrics)
+    (folder / name).write_text(json.dumps(record(experiment, metrics, **content)))
 
 
 def trained(**parts):
-    """What decides about a training, by the keys of its config."""
+    """Return the settings that decide about a training, by the keys of its config."""
     config = dict(
         model=dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50)),
         train_dataloader=dict(

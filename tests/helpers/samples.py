@@ -6,7 +6,7 @@ from mmcalib.metrics.log_bins import log_bin_counts
 
 
 def classified(n, num_classes=7, seed=0):
-    """mmpretrain's samples: softmax scores and a label."""
+    """Return samples of mmpretrain: softmax scores and a label."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.softmax(3 * torch.randn(n, num_classes, generator=generator), dim=1)
     labels = torch.multinomial(scores.sqrt(), 1, generator=generator)
@@ -17,7 +17,7 @@ def classified(n, num_classes=7, seed=0):
 
 
 def segmented(n, num_classes=5, size=(12, 17), seed=0):
-    """mmseg's samples: raw logits, their argmax, and a label map with some 255."""
+    """Return samples of mmseg: raw logits, their argmax, and a label map with some 255."""
     generator = torch.Generator().manual_seed(seed)
     samples = []
     for i in range(n):
@@ -38,29 +38,33 @@ def as_segmented(logits, predicted, label, img_path='image.jpg'):
 
 
 def probabilities(samples):
-    """Probabilities of all classes, and labels, of all valid predictions, by the definition."""
-    probs, labels = [], []
+    """Return class probabilities and labels of all valid predictions, as lists."""
+    probs = []
+    labels = []
     for sample in samples:
         if 'pred_score' in sample:
-            rows, label = sample['pred_score'][None], sample['gt_label']
+            sample_probs = sample['pred_score'][None]
+            label = sample['gt_label']
         else:
             label = sample['gt_sem_seg']['data'].flatten()
-            rows = sample['seg_logits']['data'].double().softmax(0).flatten(1).T[label != 255]
-            label = label[label != 255]
-        probs, labels = probs + rows.tolist(), labels + label.tolist()
+            valid = label != 255
+            label = label[valid]
+            sample_probs = sample['seg_logits']['data'].double().softmax(0).flatten(1).T[valid]
+        probs += sample_probs.tolist()
+        labels += label.tolist()
     return probs, labels
 
 
 def flatten(samples):
-    """Confidences and correctness of all valid predictions, by the definition."""
+    """Return confidences and correctness of all valid predictions, as lists."""
     probs, labels = probabilities(samples)
-    return [max(p) for p in probs], [
-        p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)
-    ]
+    conf = [max(p) for p in probs]
+    correct = [p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)]
+    return conf, correct
 
 
 def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
-    """Confidences of images, each with an accuracy of its own, and which of them are right."""
+    """Return confidences and correctness of images, whose accuracies differ by an image effect."""
     generator = torch.Generator().manual_seed(seed)
     conf = 1 - torch.rand(count, pixels, generator=generator) ** 4 / 2
     effect = spread * torch.randn(count, 1, generator=generator)
@@ -69,6 +73,6 @@ def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
 
 
 def image_narrow_bins(conf, correct):
-    """Their ``(n, 3, C)`` bins."""
+    """Return the ``(n, 3, C)`` log bins of images."""
     pairs = zip(conf, correct, strict=True)
     return torch.stack([log_bin_counts(c, right, c[:0]) for c, right in pairs])

@@ -59,13 +59,15 @@ test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU'])]
 
 def write_config(folder, kind):
     """Write a config with its data."""
+    # Names differ, since runs of one name that start in one second share a scope of mmengine.
     if kind == 'classifier':
         write_folders(folder / 'data', classes=4, per_class=3)
+        config = folder / 'tiny.py'
+        config.write_text(COMMON + CLASSIFIER)
     else:
         write_voc(folder / 'data')
-    # By kind: mmengine has one scope for runs of one name that start in one second.
-    config = folder / ('tiny.py' if kind == 'classifier' else 'tiny_segmentor.py')
-    config.write_text(COMMON + (CLASSIFIER if kind == 'classifier' else SEGMENTOR))
+        config = folder / 'tiny_segmentor.py'
+        config.write_text(COMMON + SEGMENTOR)
     return config
 
 

@@ -1,4 +1,4 @@
-"""A config of ours, and a test of it, without the command line."""
+"""Configs of ours, and tests of checkpoints, without the command line."""
 
 from commands import ROOT
 
@@ -11,23 +11,28 @@ from mmcalib.runs.run_config import set_loader_defaults
 from mmcalib.runs.runner import build_runner
 
 
-def config_of(name, folder, **options):
-    """A config for a run in a folder that no other run has."""
+def run_config(name, folder, **options):
+    """Return a config of ours for a run in a folder that no other run has."""
     cfg = load_config(str(ROOT / f'configs/{name}.py'))
     cfg.merge_from_dict(options)
-    cfg.launcher, cfg.work_dir = 'none', str(folder)
+    cfg.launcher = 'none'
+    cfg.work_dir = str(folder)
     cfg.experiment_name = cfg.visualizer.name = str(folder).replace('/', '_')
     set_loader_defaults(cfg)
     return cfg
 
 
 def small_config(folder, name='mbls/digits', **options):
-    """A training of one epoch on few images; dots in options are written as two underscores."""
-    few = {'train': 16, 'val': 20, 'test': 20}
-    short = {f'{split}_dataloader.dataset.indices': count for split, count in few.items()}
-    short |= {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1}
-    short |= {key.replace('__', '.'): value for key, value in options.items()}
-    return config_of(name, folder, **short)
+    """Return the config of one epoch on few images; two underscores in an option mean a dot."""
+    changes = {
+        'train_dataloader.dataset.indices': 16,
+        'val_dataloader.dataset.indices': 20,
+        'test_dataloader.dataset.indices': 20,
+        'train_cfg.max_epochs': 1,
+        'train_cfg.val_interval': 1,
+    }
+    changes |= {key.replace('__', '.'): value for key, value in options.items()}
+    return run_config(name, folder, **changes)
 
 
 def test_checkpoint(cfg, path, **options):
@@ -44,5 +49,6 @@ def test_weights(runner, **meta):
     return run_test(runner, TestedModel(networks, describe_model(networks, ['test'])))
 
 
-for each in (test_checkpoint, test_weights):
-    each.__test__ = False
+# pytest takes their names for those of tests.
+test_checkpoint.__test__ = False
+test_weights.__test__ = False

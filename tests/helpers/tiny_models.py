@@ -31,26 +31,26 @@ class TinyFeatures(BaseModule):
 
 @MODELS.register_module(force=True)
 class RoutedHead(nn.Module):
-    """A linear head that gives dark and bright images to one of two layers, as a router does."""
+    """A linear head with one layer for dark and one for bright images, as a router has."""
 
     def __new__(cls, limit, **options):
         head = MODELS.build(dict(type='mmpretrain.LinearClsHead', **options))
         head.bright = nn.Linear(head.in_channels, head.num_classes)
         forward = head.forward
 
-        def routed(feats):
+        def forward_routed(feats):
             features = feats[-1]
             bright = (features.mean(dim=1) > limit)[:, None]
             if not bright.any():
                 return forward(feats)
             return torch.where(bright, head.bright(features) * 3, forward(feats))
 
-        head.forward = routed
+        head.forward = forward_routed
         return head
 
 
-class List(list):
-    """A loader: batches with the length of the dataset."""
+class BatchList(list):
+    """A loader made of a list of batches; its dataset has the length of all."""
 
     @property
     def dataset(self):
@@ -77,15 +77,11 @@ def classifier(head, form='vector', seed=0):
 def images(n=12, batch_size=5, num_classes=5, seed=0):
     structures = pytest.importorskip('mmpretrain.structures')
     generator = torch.Generator().manual_seed(seed)
-    samples = [
-        (
-            torch.randn(3, 10, 10, generator=generator),
-            structures.DataSample().set_gt_label(
-                int(torch.randint(num_classes, (), generator=generator))
-            ),
-        )
-        for _ in range(n)
-    ]
+    samples = []
+    for _ in range(n):
+        image = torch.randn(3, 10, 10, generator=generator)
+        label = int(torch.randint(num_classes, (), generator=generator))
+        samples.append((image, structures.DataSample().set_gt_label(label)))
     return _batches(samples, batch_size, stack=True)
 
 
@@ -106,10 +102,10 @@ def segmentor(decode_head, *, seed=0, **options):
 
 
 def fcn_head(num_classes=4, **options):
-    return other_head('mmseg.FCNHead', num_convs=1, num_classes=num_classes, **options)
+    return mmseg_head('mmseg.FCNHead', num_convs=1, num_classes=num_classes, **options)
 
 
-def other_head(kind, **options):
+def mmseg_head(kind, **options):
     head = dict(type=kind, in_channels=8, channels=8, num_classes=4, norm_cfg=dict(type='BN'))
     return head | options
 
@@ -130,7 +126,7 @@ def scenes(n=6, batch_size=2, num_classes=4, seed=0, size=(13, 17)):
 
 
 def _batches(samples, batch_size, stack):
-    batches = List()
+    batches = BatchList()
     for start in range(0, len(samples), batch_size):
         inputs, data_samples = zip(*samples[start : start + batch_size], strict=True)
         inputs = torch.stack(inputs) if stack else list(inputs)

@@ -1,4 +1,4 @@
-"""A short training of a linear classifier by a Runner, of which a test says what differs."""
+"""A short training of a linear classifier by a Runner, with options for what a test changes."""
 
 import itertools
 
@@ -20,39 +20,43 @@ class Killed(Exception):
 
 
 class Count(BaseMetric):
-    """A metric, of which a run must have one; raises in the validation that is to be killed."""
+    """Number of samples, since a run needs a metric; it raises in the validation `kill_at`."""
 
     def __init__(self, kill_at=None):
         super().__init__()
-        self.kill_at, self.passed = kill_at, 0
+        self.kill_at = kill_at
+        self.num_validations = 0
 
     def process(self, data_batch, data_samples):
         self.results += [1] * len(data_samples)
 
     def compute_metrics(self, results):
-        self.passed += 1
-        if self.passed == self.kill_at:
+        self.num_validations += 1
+        if self.num_validations == self.kill_at:
             raise Killed
         return {'count': len(results)}
 
 
 class Model(BaseModel):
-    """A linear classifier; it has `note(loss)` of each step, and the logits of validations."""
+    """A linear classifier that keeps `note(loss)` of each step and the logits of validations."""
 
     def __init__(self, loss, note):
         super().__init__()
         torch.manual_seed(0)
-        self.layer, self.loss, self.note = torch.nn.Linear(3, K), loss, note
-        self.noted, self.validated = [], []
+        self.layer = torch.nn.Linear(3, K)
+        self.loss = loss
+        self.note = note
+        self.notes = []
+        self.val_logits = []
 
     def forward(self, inputs, labels, mode):
         logits = 4 * self.layer(inputs)
         if mode == 'loss':
-            self.noted.append(self.note(self.loss))
+            self.notes.append(self.note(self.loss))
             return dict(loss=self.loss(logits, labels))
-        self.validated += logits.tolist()
-        rows = zip(logits.softmax(1), labels[:, None], strict=True)
-        return [dict(pred_score=score, gt_label=label) for score, label in rows]
+        self.val_logits += logits.tolist()
+        predictions = zip(logits.softmax(1), labels[:, None], strict=True)
+        return [dict(pred_score=score, gt_label=label) for score, label in predictions]
 
 
 def train(
@@ -60,29 +64,33 @@ def train(
 ):
     """Train with hooks, validating after each epoch, or after as many iterations."""
 
-    def data(seed):
+    def data_loader(seed):
         inputs = torch.randn(7, 3, generator=torch.Generator().manual_seed(seed))
         return DataLoader(list(zip(inputs, torch.arange(7) % K, strict=True)), batch_size=3)
 
-    length = dict(max_epochs=epochs) if by_epoch else dict(max_iters=STEPS * epochs)
-    every = 1 if by_epoch else STEPS
+    if by_epoch:
+        interval = 1
+        length = dict(max_epochs=epochs)
+    else:
+        interval = STEPS
+        length = dict(max_iters=STEPS * epochs)
     runner = Runner(
         Model(loss, note),
         str(work_dir),
-        train_dataloader=data(0),
-        val_dataloader=data(1),
+        train_dataloader=data_loader(0),
+        val_dataloader=data_loader(1),
         val_evaluator=[Count(kill_at)],
         val_cfg={},
-        train_cfg=dict(by_epoch=by_epoch, val_interval=every, **length) | cfg,
+        train_cfg=dict(by_epoch=by_epoch, val_interval=interval, **length) | cfg,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=1e-3)),
         custom_hooks=hooks,
         resume=resume,
         experiment_name=f'{work_dir.name}_{next(NUMBERS)}',
         default_hooks=dict(
-            checkpoint=dict(type='CheckpointHook', interval=every, by_epoch=by_epoch),
+            checkpoint=dict(type='CheckpointHook', interval=interval, by_epoch=by_epoch),
             logger=dict(type='LoggerHook', interval=STEPS),
         ),
     )
-    load_safely()  # classic mmengine cannot read its own on PyTorch 2.6
+    load_safely()  # Classic mmengine cannot read its own checkpoints on PyTorch 2.6.
     runner.train()
     return runner

@@ -42,10 +42,10 @@ def reference_values(probs, labels, num_bins=15):
     conf = [max(p) for p in probs]
     correct = [p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)]
     n = len(conf)
-    errors = references.errors_among_the_first(conf, correct)
+    errors = references.expected_errors(conf, correct)
     curve = references.risk_curve(conf, correct)
     squares = (np.array(probs) - np.eye(len(probs[0]))[labels]) ** 2
-    return references.errors_of_bins(conf, correct, num_bins) | {
+    return references.equal_width_metrics(conf, correct, num_bins) | {
         'AECE': references.adaptive_calibration_error(conf, correct, num_bins),
         'ClasswiseECE': references.classwise(
             references.expected_calibration_error, probs, labels, num_bins

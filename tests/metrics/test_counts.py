@@ -136,7 +136,7 @@ RANKING_ORACLES = {
     'AUROC': references.failure_auroc,
     'FPR95': references.failure_fpr,
     'AURC': lambda *rows: 100 * references.risk_curve(*rows).mean(),
-    'AUGRC': lambda *rows: 100 * references.errors_among_the_first(*rows).mean() / 8,
+    'AUGRC': lambda *rows: 100 * references.expected_errors(*rows).mean() / 8,
     'risk@coverage_0.5': lambda *rows: 100 * references.risk_curve(*rows)[3],
     **{
         f'coverage@risk_{level}': lambda *rows, level=level: references.coverage_at_risk(

@@ -23,19 +23,19 @@ ECE = {'ECE': calibration_error}
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
 def test_gap_intervals_fifty_images_hold_the_true_error(error, effects):
-    draw = partial(simulation.clustered, simulation.EFFECTS[effects], error, 50)
-    coverage_and_width = simulation.held(draw, error, sets=40, draws=200)
-    coverage, width = coverage_and_width['ours']
-    basic_coverage, basic_width = coverage_and_width['basic bootstrap']
+    draw = partial(simulation.image_bins, simulation.EFFECTS[effects], error, 50)
+    coverages, widths = simulation.coverages_and_widths(draw, error, sets=40, draws=200)
+    coverage, basic_coverage, _ = coverages
+    width, basic_width, _ = widths
     assert coverage >= 0.9 > basic_coverage
     assert width < 2 * basic_width
 
 
 @pytest.mark.parametrize('error', [0, 3, 10])
 def test_gap_intervals_independent_predictions_hold_the_true_error(error):
-    draw = partial(simulation.independent, error, 300)
-    coverage, _ = simulation.held(draw, error, sets=40, draws=200)['ours']
-    assert coverage >= 0.9
+    draw = partial(simulation.independent_bins, error, 300)
+    coverages, _ = simulation.coverages_and_widths(draw, error, sets=40, draws=200)
+    assert coverages[0] >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_gap_intervals_estimate_small_by_chance_has_a_width():
 
 
 def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
-    bins = simulation.clustered((0.6, 0.3), 10, 5, np.random.default_rng(0))
+    bins = simulation.image_bins((0.6, 0.3), 10, 5, np.random.default_rng(0))
     errors = ECE | {'MCE': maximum_error}
     options = OPTIONS | dict(limits={'MCE': (0, 30)})
     wide = gap_intervals(errors, bins, **options | dict(coverage=0.99))
@@ -92,7 +92,7 @@ def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
 
 
 def test_interval_values_of_ece_equal_gap_intervals():
-    bins = simulation.clustered((0.6, 0.3), 10, 5, np.random.default_rng(0))
+    bins = simulation.image_bins((0.6, 0.3), 10, 5, np.random.default_rng(0))
     actual = interval_values(
         ['ECE'], bins, bins.new_zeros(len(bins), 2), coverage=0.5, num_bootstrap=200
     )
@@ -104,7 +104,7 @@ def test_interval_debiased_error_holds_the_true_one():
     true_error = 0.0
     num_held = 0
     for seed in range(30):
-        bins = simulation.independent(0, 100, np.random.default_rng(seed))
+        bins = simulation.independent_bins(0, 100, np.random.default_rng(seed))
         values = interval_values(
             ['debiasedECE'], bins, bins.new_zeros(100, 2), coverage=0.9, num_bootstrap=100
         )

@@ -11,7 +11,7 @@ from tiny_models import (
     draw_predictions,
     fcn_head,
     images,
-    other_head,
+    mmseg_head,
     scenes,
     segmentor,
 )
@@ -111,18 +111,18 @@ CASES = {
         of_scenes,
         dict(
             type='mmseg.CascadeEncoderDecoder', num_stages=2,
-            head=[fcn_head(), other_head('mmseg.OCRHead', ocr_channels=4)],
+            head=[fcn_head(), mmseg_head('mmseg.OCRHead', ocr_channels=4)],
         ),
         ['decode_head.1.conv_seg'],
     ),
     # Its last layer to run, of as many outputs, says which classes are in the image.
-    'context': (of_scenes, dict(head=other_head('mmseg.EncHead', num_codes=4, **TWO_MAPS)), [CONV]),
+    'context': (of_scenes, dict(head=mmseg_head('mmseg.EncHead', num_codes=4, **TWO_MAPS)), [CONV]),
     # Three layers of as many outputs run, of which one predicts.
-    'dual attention': (of_scenes, dict(head=other_head('mmseg.DAHead', pam_channels=4)), [CONV]),
+    'dual attention': (of_scenes, dict(head=mmseg_head('mmseg.DAHead', pam_channels=4)), [CONV]),
     # Its factors start from random ones at each prediction.
     'random bases': (
         of_scenes,
-        dict(head=other_head(
+        dict(head=mmseg_head(
             'mmseg.LightHamHead', ham_channels=8, ham_kwargs=dict(MD_R=4), **TWO_MAPS
         )),
         [CONV],
@@ -131,7 +131,7 @@ CASES = {
         of_scenes, dict(test_cfg=dict(mode='slide', crop_size=(8, 8), stride=(5, 5))), [CONV],
     ),
     'mask transformer': (
-        of_scenes, dict(head=other_head('mmseg.SegmenterMaskTransformerHead', **TRANSFORMER)), [],
+        of_scenes, dict(head=mmseg_head('mmseg.SegmenterMaskTransformerHead', **TRANSFORMER)), [],
     ),
     'mask classifier': (of_scenes, dict(head=dict(type='MaskClassifier')), []),
 }  # fmt: skip

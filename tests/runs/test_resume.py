@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from tested import config_of
+from tested import run_config
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
@@ -27,7 +27,7 @@ STEP = dict(type='StepLR', step_size=1, gamma=0.5, by_epoch=True)
 def config(folder, schedule=None, **options):
     """A training of two epochs of two steps; dots in options are written as two underscores."""
     changes = {key.replace('__', '.'): value for key, value in options.items()}
-    cfg = config_of('mbls/digits', folder, **{**SMALL, **changes})
+    cfg = run_config('mbls/digits', folder, **{**SMALL, **changes})
     if schedule:
         cfg.param_scheduler = schedule
     return cfg

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from file_models import described, write_photos, write_record_of, write_validation
+from file_models import model_record, write_photos, write_test_record, write_validation
 from forked import call_forked
 from sklearn.isotonic import isotonic_regression
 
@@ -104,7 +104,7 @@ def validation(photos, segmenting, tmp_path):
     """The work dir of a test of the same model, which counted objects."""
     images = mmcalib.predict(*segmenting, photos).images
     folder = tmp_path / 'val'
-    model = described(*segmenting)
+    model = model_record(*segmenting)
     write_validation(folder, model, images, unlabelled=100)
     generator = torch.Generator().manual_seed(0)
     objects = []
@@ -119,7 +119,7 @@ def validation(photos, segmenting, tmp_path):
     statistics = CalibrationStatistics.load(file)
     statistics.objects = torch.tensor(objects, dtype=torch.float64)
     statistics.save(file)
-    write_record_of(folder, model)
+    write_test_record(folder, model)
     return folder
 
 

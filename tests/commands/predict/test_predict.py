@@ -11,13 +11,13 @@ from commands import ROOT, call_here
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
-    described,
-    normalised,
-    resized,
+    model_record,
+    normalised_image,
+    segmentor_input_size,
     write_labelled,
     write_model,
     write_photos,
-    write_record_of,
+    write_test_record,
     write_validation,
 )
 from mmengine.model import BaseModel
@@ -46,7 +46,7 @@ def photos(tmp_path_factory):
 
 def probabilities(models, path, size, *, flips=(False,)):
     """The mean of segmentors' probabilities, ``(K, H, W)``, and its logits if it is of one."""
-    inputs = normalised(path, resized(*size))
+    inputs = normalised_image(path, segmentor_input_size(*size))
     mean = 0
     for model in models:
         for flip in flips:
@@ -109,7 +109,7 @@ def test_predict_classifier_equals_mean_of_members_and_views(count, photos, clas
     predictions = mmcalib.predict(config, checkpoints[:count], photos, threshold=0.5, **options)
     assert len(predictions.images) == len(SIZES)
     for image in predictions.images:
-        inputs = normalised(image.image)
+        inputs = normalised_image(image.image)
         row = image.row
         views = [inputs, inputs.flip(3)] if count > 1 else [inputs]
         with torch.no_grad():
@@ -194,7 +194,7 @@ def test_predict_with_validation_gives_expected_accuracies(
 ):
     predictions = mmcalib.predict(*segmenting, photos)
     val = tmp_path / 'val'
-    bins = write_validation(val, described(*segmenting), predictions.images, unlabelled=100)
+    bins = write_validation(val, model_record(*segmenting), predictions.images, unlabelled=100)
     accuracy = ExpectedAccuracy(bins)
     bound = threshold_at_risk(bins, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=val, risk=0.5)
@@ -218,7 +218,7 @@ def test_predict_with_validation_gives_expected_accuracies(
     # An image of a classifier has no interval: it is right or wrong.
     _, config, checkpoints = classifiers
     predictions = mmcalib.predict(config, checkpoints, photos)
-    write_validation(val, described(config, checkpoints[::-1]), predictions.images)
+    write_validation(val, model_record(config, checkpoints[::-1]), predictions.images)
     predictions = mmcalib.predict(config, checkpoints, photos, validation=val)
     assert all(0 < row['expected_accuracy'] < 1 for row in predictions.rows)
     assert all(row['accuracy_interval'] == [None, None] for row in predictions.rows)
@@ -229,7 +229,7 @@ def test_predict_with_validation_gives_expected_accuracies(
 def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
     predictions = mmcalib.predict(*segmenting, photos)
     val = tmp_path / 'val'
-    bins = write_validation(val, described(*segmenting), predictions.images)
+    bins = write_validation(val, model_record(*segmenting), predictions.images)
     proven = [percent for percent in range(1, 100) if threshold_at_risk(bins, percent / 100)]
     assert proven[0] > 1
     with pytest.raises(
@@ -242,13 +242,13 @@ def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
 def test_predict_validation_of_other_model_refused(photos, segmenting, classifiers, tmp_path):
     images = mmcalib.predict(*segmenting, photos).images
     val = tmp_path / 'val'
-    right = described(*segmenting)
+    right = model_record(*segmenting)
     (same,) = right['members']
     last = same | dict(checkpoint='last weights')  # in no file
     steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
     _, config, checkpoints = classifiers
-    mean = described(config, checkpoints)
-    alone = described(config, checkpoints[:1])
+    mean = model_record(config, checkpoints)
+    alone = model_record(config, checkpoints[:1])
     for model, of, changes, text in (
         (segmenting, right, dict(members=[last | dict(seed=2)]), r'seed 2 \(here: 1\)'),
         (segmenting, right, dict(members=[last | dict(epoch=4)]), r'epoch 4 \(here: 3\)'),
@@ -273,7 +273,7 @@ def test_predict_validation_of_other_model_refused(photos, segmenting, classifie
     CalibrationStatistics({}, 'paper', 15, torch.zeros(3, 1)).save(val / 'calibration_val.npz')
     with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):
         mmcalib.predict(*segmenting, photos, validation=val)
-    write_record_of(val, right, limit=5)
+    write_test_record(val, right, limit=5)
     with pytest.raises(ValueError, match='is from a smoke run with --limit'):
         mmcalib.predict(*segmenting, photos, validation=val)
     (val / 'results_val.json').unlink()

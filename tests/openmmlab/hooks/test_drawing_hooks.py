@@ -11,7 +11,7 @@ from commands import ROOT, call_here
 from drawings import draw_runs, words
 from forked import call_forked
 from samples import as_segmented
-from tested import config_of, test_weights
+from tested import run_config, test_weights
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
@@ -36,7 +36,7 @@ DIAGRAMS = 'reliability_diagram_test'
 
 
 def config(name, folder, **options):
-    return config_of(f'mbls/{name}', folder, **FEW | options)
+    return run_config(f'mbls/{name}', folder, **FEW | options)
 
 
 def drawn(folder):

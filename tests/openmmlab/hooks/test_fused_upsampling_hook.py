@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.registry import HOOKS
-from tiny_models import fcn_head, other_head, scenes, segmentor
+from tiny_models import fcn_head, mmseg_head, scenes, segmentor
 from torch import nn
 
 from mmcalib.losses import upsampled
@@ -24,10 +24,10 @@ HEADS = {
     'a list with one name twice': fcn_head(
         loss_decode=[MBLS, dict(MBLS, loss_weight=0.5), dict(type='LabelSmoothingLoss')]
     ),
-    'psp': other_head('mmseg.PSPHead', pool_scales=(1, 2), loss_decode=dict(type='BrierLoss')),
+    'psp': mmseg_head('mmseg.PSPHead', pool_scales=(1, 2), loss_decode=dict(type='BrierLoss')),
 }
 LEFT_ALONE = {
-    'a loss_by_feat of its own': other_head(
+    'a loss_by_feat of its own': mmseg_head(
         'mmseg.EncHead', in_channels=[8], in_index=[0], num_codes=4
     ),
     'its sampler, OHEMPixelSampler': fcn_head(sampler=dict(type='mmseg.OHEMPixelSampler')),

@@ -32,7 +32,7 @@ def learn(work_dir, name, *hooks, **options):
 def test_learn_from_validation_hook_with_ema_equals_loop(tmp_path):
     ema = dict(type='EMAHook', update_buffers=True)
     runner, state = learn(tmp_path, 'cals', ema, epochs=8, val_interval=2)
-    rows = runner.model.validated
+    rows = runner.model.val_logits
     multipliers = [1e-6] * K
     assert len(rows) == 28
     for start, rho in zip(range(0, 28, 7), (1.0, 1.0, 1.2, 1.2), strict=True):

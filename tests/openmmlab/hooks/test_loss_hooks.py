@@ -31,10 +31,10 @@ def schedule(
 
 def test_loss_schedule_hook_epochs_resumed_equals_whole(tmp_path):
     runner = schedule(tmp_path / 'whole', epochs=4)
-    assert runner.model.noted == MARGINS
+    assert runner.model.notes == MARGINS
     assert runner.message_hub.get_scalar('train/margin').current() == 1
     schedule(tmp_path / 'parts', epochs=2)
-    assert schedule(tmp_path / 'parts', epochs=4, resume=True).model.noted == MARGINS[6:]
+    assert schedule(tmp_path / 'parts', epochs=4, resume=True).model.notes == MARGINS[6:]
 
 
 @pytest.mark.usefixtures('no_pause')
@@ -42,7 +42,7 @@ def test_loss_schedule_hook_epochs_resumed_equals_whole(tmp_path):
 def test_loss_schedule_hook_iterations_set_values(epochs, tmp_path):
     values = {6: 8.0, 4: 9.0, 0: 10.0}
     runner = schedule(tmp_path, values=values, by_epoch=False, loop_by_epoch=epochs)
-    assert runner.model.noted == [10] * 4 + [9] * 2 + [8] * 3
+    assert runner.model.notes == [10] * 4 + [9] * 2 + [8] * 3
     if not epochs:
         with pytest.raises(ValueError, match='set by_epoch=False'):
             schedule(tmp_path, loop_by_epoch=False)
@@ -109,7 +109,7 @@ def test_logit_distance_hook_measures_by_the_interval(tmp_path):
     loss = MarginLabelSmoothingLoss(margin=0.5)
     hook = LogitDistanceHook(interval=3)
     runner = train(tmp_path, loss, hook, note=lambda loss: len(loss._forward_hooks))
-    assert runner.model.noted == [1, 0, 1, 0, 0, 1, 0, 0, 1] and not loss._forward_hooks
+    assert runner.model.notes == [1, 0, 1, 0, 0, 1, 0, 0, 1] and not loss._forward_hooks
     for name in ('mean', 'max', 'above_margin'):
         history = runner.message_hub.get_scalar(f'train/logit_distance_{name}')
         assert len(history.data[0]) == 4

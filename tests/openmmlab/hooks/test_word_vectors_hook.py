@@ -2,7 +2,7 @@ import pytest
 import torch
 from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
-from tested import config_of, test_checkpoint
+from tested import run_config, test_checkpoint
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.runs.run_config import DATALOADERS
@@ -11,7 +11,7 @@ from mmcalib.runs.runner import build_runner
 
 def config(folder):
     """The paper's configuration on tiny posts, for one short epoch."""
-    cfg = config_of('mbls/gpool_cnn_20news', folder / 'run', **{'train_cfg.max_epochs': 1})
+    cfg = run_config('mbls/gpool_cnn_20news', folder / 'run', **{'train_cfg.max_epochs': 1})
     for key in DATALOADERS:
         cfg[key].dataset.update(data_root=str(folder / 'data'), num_val=9, length=30)
     cfg.model.backbone.update(vectors=str(folder / 'glove.txt'), embed_dims=6)
