@@ -16,7 +16,7 @@ import torch
 
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
-FIRST = 10  # images after which the allocator has what one image needs
+FIRST = 10  # After these images the allocator has what one image needs.
 
 
 def main() -> None:
@@ -27,6 +27,8 @@ def main() -> None:
     parser.add_argument('--size', default='21x375x500', help='classes, height, width')
     parser.add_argument('--metrics', nargs='+', default=['ECE', 'AECE', 'NLL'])
     args = parser.parse_args()
+    if args.images <= FIRST:
+        parser.error(f'--images must be above {FIRST}, got {args.images}')
     shape = tuple(map(int, args.size.split('x')))
     generator = torch.Generator().manual_seed(0)
     base = 3 * torch.randn(shape, generator=generator)

@@ -3,9 +3,9 @@
     python tools/benchmarks/methods.py CONFIG CHECKPOINT --images 50 200 --out FILE.json
 
 Every image is scored by a scaling that was fitted to four of five folds, without the image's own.
-With `--images N` these are folds of N images, drawn at random, and all images are still scored: so
-figures of few and of many are of the same predictions. The CPU seconds are those of one fit on one
-thread. Pixels are drawn from all images.
+With `--images N` the folds have N images, drawn at random, and all images are still scored, so that
+the metrics of few and of many images are of the same predictions. The CPU seconds are those of one
+fit on one thread. Pixels are drawn from all images.
 """
 
 import json
@@ -32,35 +32,57 @@ from mmcalib.runs.run_config import set_loader_defaults
 from mmcalib.runs.weights import build_model
 from mmcalib.tables import TextTable
 
-FIGURES = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
+METRICS = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
 
 
-def some_images(fold_of, count, seed):
-    """Return a mask of so many images, drawn at random, nearly as many of each fold."""
+def draw_images(fold_by_image, count, seed):
+    """Return a mask of `count` images, drawn at random, nearly as many from each fold."""
     generator = torch.Generator().manual_seed(seed)
-    priority = torch.rand(len(fold_of), generator=generator)
-    rank = torch.empty_like(fold_of)
+    priority = torch.rand(len(fold_by_image), generator=generator)
+    rank = torch.empty_like(fold_by_image)
     for fold in range(FOLDS):
-        own = (fold_of == fold).nonzero().squeeze(1)
-        rank[own[priority[own].argsort()]] = torch.arange(len(own)) * FOLDS + fold
+        images = (fold_by_image == fold).nonzero().squeeze(1)
+        rank[images[priority[images].argsort()]] = torch.arange(len(images)) * FOLDS + fold
     return rank <= rank.sort().values[min(count, len(rank)) - 1]
 
 
-def cross_fitted(method, drawn, fold_of, kept):
+def cross_fit(method, drawn, fold_by_image, is_kept):
     """Return probabilities ``(M, K)`` by the scaling of each image's fold, and seconds of a fit."""
     probs = with_other_class(drawn.logits).softmax(dim=1)
     images = drawn.rows.images
-    fold = fold_of[images]
+    fold_by_row = fold_by_image[images]
     seconds = 0.0
     if method == NONE:
         return probs, seconds
-    for number in range(FOLDS):
+    for fold in range(FOLDS):
         start = time.process_time()
-        is_fitted = kept[images] & (fold != number)
+        is_fitted = is_kept[images] & (fold_by_row != fold)
         scaler = fit_scaler(SCALERS[method](), drawn, images, is_fitted)
         seconds += (time.process_time() - start) / FOLDS
-        probs[fold == number] = scaler.predict_proba(drawn.logits[fold == number])
+        in_fold = fold_by_row == fold
+        probs[in_fold] = scaler.predict_proba(drawn.logits[in_fold])
     return probs, seconds
+
+
+def suitable_methods(num_logits):
+    """Return the names of the methods that take a head with this number of logits."""
+    head = 'sigmoid' if num_logits == 1 else 'softmax'
+    names = []
+    for name, kind in SCALERS.items():
+        if head in kind.heads and num_logits <= MOST_CLASSES.get(name, num_logits):
+            names.append(name)
+    return names
+
+
+def metric_values(probs, labels, is_segmentor):
+    """Return values by key, with the mIoU of all drawn pixels for a segmentor."""
+    values = {}
+    for name, value in measure(probs, labels, METRICS).items():
+        values[f'calibration/{name}'] = value
+    if is_segmentor:
+        risks = image_risks(probs.argmax(dim=1), labels, ignore_index=None)
+        values['mIoU'] = 100 * (1 - risks['IoU'])
+    return values
 
 
 def main():
@@ -82,36 +104,30 @@ def main():
     source = RunnerSource(model, loader)
     batches = source.read(model, 'Reading logits')
     drawn = draw_predictions(batches, source, num_samples=NUM_SAMPLES, seed=args.seed)
-    fold_of = assign_folds(len(loader.dataset), seed=args.seed)
-    size = drawn.logits.shape[1]
-    head = 'sigmoid' if size == 1 else 'softmax'
-    methods = args.methods or [
-        name
-        for name, kind in SCALERS.items()
-        if head in kind.heads and size <= MOST_CLASSES.get(name, size)
-    ]
-    tables = json.loads(args.out.read_text('utf-8')) if args.out and args.out.exists() else []
-    tables = {table['name']: table for table in tables}
-    for count in args.images or [len(fold_of)]:
-        kept, cells, rows = some_images(fold_of, count, args.seed), [], []
-        name = f'{Path(args.config).stem}, {int(kept.sum())} images'
+    fold_by_image = assign_folds(len(loader.dataset), seed=args.seed)
+    methods = args.methods or suitable_methods(drawn.logits.shape[1])
+    tables = {}
+    if args.out and args.out.exists():
+        for table in json.loads(args.out.read_text('utf-8')):
+            tables[table['name']] = table
+    for count in args.images or [len(fold_by_image)]:
+        is_kept = draw_images(fold_by_image, count, args.seed)
+        name = f'{Path(args.config).stem}, {int(is_kept.sum())} images'
+        cells = []
+        rows = []
         for method in (NONE, *methods):
-            probs, seconds = cross_fitted(method, drawn, fold_of, kept)
-            found = measure(probs, drawn.labels, FIGURES)
-            found = {f'calibration/{key}': value for key, value in found.items()}
-            if hasattr(model, 'decode_head'):
-                risks = image_risks(probs.argmax(dim=1), drawn.labels, ignore_index=None)
-                found['mIoU'] = 100 * (1 - risks['IoU'])
+            probs, seconds = cross_fit(method, drawn, fold_by_image, is_kept)
+            values = metric_values(probs, drawn.labels, hasattr(model, 'decode_head'))
             label = f'{name}, {method}'
-            rows.append({'label': label, 'runs': [{'metrics': found}], 'seconds': seconds})
-            cells.append([method, *(f'{v:.4f}' for v in found.values()), f'{seconds:.3f}'])
-        headings = [key.split('/')[-1] for key in found]
-        table = TextTable([name, *headings, 'seconds'], cells)
-        print(f'\n{table.write("markdown")}', flush=True)
+            rows.append({'label': label, 'runs': [{'metrics': values}], 'seconds': seconds})
+            cells.append([method, *(f'{value:.4f}' for value in values.values()), f'{seconds:.3f}'])
+        headings = [key.split('/')[-1] for key in values]
+        text_table = TextTable([name, *headings, 'seconds'], cells)
+        print(f'\n{text_table.write("markdown")}', flush=True)
         tables[name] = {'name': name, 'rows': rows}
         if args.out:
-            text = json.dumps([*tables.values()], indent=1, ensure_ascii=False)
-            args.out.write_text(text + '\n', encoding='utf-8')
+            content = json.dumps([*tables.values()], indent=1, ensure_ascii=False)
+            args.out.write_text(content + '\n', encoding='utf-8')
 
 
 if __name__ == '__main__':

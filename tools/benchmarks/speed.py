@@ -42,10 +42,14 @@ from mmcalib.runs.weights import build_model
 from mmcalib.tables import TextTable
 
 
-def seconds_of(contenders, args):
+def best_seconds(contenders, args):
     """Return the best seconds of each contender, by name."""
     clock = time.process_time if args.cpu_seconds else time.perf_counter
-    synchronize = torch.cuda.synchronize if args.device != 'cpu' else lambda: None
+
+    def synchronize():
+        if args.device != 'cpu':
+            torch.cuda.synchronize()
+
     best = dict.fromkeys(contenders, float('inf'))
     for number in range(-args.warmup, args.rounds):
         for name, run in contenders.items():
@@ -69,37 +73,51 @@ def peak_bytes(run, args):
     with torch.profiler.profile(profile_memory=True) as profile:
         run()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == '[memory]']
-    start = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'  # before PyTorch 2.4
-    events.sort(key=lambda event: getattr(event, start)())
+    # PyTorch before 2.4 has the start in microseconds only.
+    start_name = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'
+    events.sort(key=lambda event: getattr(event, start_name)())
     return max(itertools.accumulate(event.nbytes() for event in events))
 
 
 def ratios(values, names):
-    """Return the first of some values as it is, and others as ratios to it."""
+    """Return cells with the first value as it is, and the values of names as ratios to it."""
     base, *_ = values.values()
-    cells = (f'{values[name] / base:.2f}' if name in values else '–' for name in names)
-    return [f'{base:.3g}', *cells]
+    cells = [f'{base:.3g}']
+    for name in names:
+        cells.append(f'{values[name] / base:.2f}' if name in values else '–')
+    return cells
 
 
 def print_table(headings, rows):
     print(f'\n{TextTable(headings, rows).write("markdown")}', flush=True)
 
 
-def compare(args, sizes, names, ways, contenders_of):
-    """Print seconds and MiB of the first contender of a name, those of ways as ratios to it."""
+def compare(args, sizes, names, ways, build_contenders):
+    """Print tables of time and memory: a loss a row, a way of computing it a column.
+
+    Args:
+        args: Command line.
+        sizes: Shapes of logits, a table each, where the command line has none.
+        names: Names of losses where the command line has none.
+        ways: Names of the contenders whose ratios to the first contender are printed.
+        build_contenders: Function from name, shape and `args` to contenders by name, cross-entropy
+            first; empty where the loss does not take the shape.
+    """
     columns = ['CE (s)', *ways, 'CE (MiB)', *(f'memory: {way}' for way in ways)]
     for size in args.sizes or sizes:
         rows = []
         for name in args.losses or names:
             torch.manual_seed(0)
-            if contenders := contenders_of(name, shape_of(size), args):
-                seconds = seconds_of(contenders, args)
-                memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
-                rows.append([name, *ratios(seconds, ways), *ratios(memory, ways)])
+            contenders = build_contenders(name, parse_shape(size), args)
+            if not contenders:
+                continue
+            seconds = best_seconds(contenders, args)
+            memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
+            rows.append([name, *ratios(seconds, ways), *ratios(memory, ways)])
         print_table([size.replace('x', '×'), *columns], rows)
 
 
-def shape_of(size):
+def parse_shape(size):
     return tuple(map(int, size.split('x')))
 
 
@@ -117,63 +135,70 @@ LOSSES = {
     for name, kind in vars(losses).items()
     if name.endswith('Loss') and name not in ('CalibrationLoss', 'BatchLoss', 'CombinedLoss')
 }
-OF_LABEL_MAPS = ('SVLSLoss', 'NACLLoss')
+LABEL_MAP_LOSSES = ('SVLSLoss', 'NACLLoss')
 
 
-def of_losses(args):
+def time_losses(args):
     sizes = ('4x21x256x256', '2x150x256x256', '4096x1000')
-    compare(args, sizes, LOSSES, ('published', 'eager', 'compiled'), steps_of_losses)
+    compare(args, sizes, LOSSES, ('published', 'eager', 'compiled'), loss_steps)
 
 
-def steps_of_losses(name, shape, args):
-    if len(shape) == 2 and name in OF_LABEL_MAPS:
+def loss_steps(name, shape, args):
+    """Return training steps of a loss by way, cross-entropy first; empty if it needs maps."""
+    if len(shape) == 2 and name in LABEL_MAP_LOSSES:
         return {}
     options = {'num_classes': shape[1]} if name == 'CALSLoss' else {}
     logits = (4 * torch.randn(shape, device=args.device)).to(getattr(torch, args.dtype))
     target = torch.randint(shape[1], (shape[0], *shape[2:]), device=args.device)
-    found = {'cross-entropy': F.cross_entropy}
-    found |= {'published': published} if name == 'MarginLabelSmoothingLoss' else {}
-    found['eager'] = LOSSES[name](**options).to(args.device)
+    implementations = {'cross-entropy': F.cross_entropy}
+    if name == 'MarginLabelSmoothingLoss':
+        implementations['published'] = published
+    implementations['eager'] = LOSSES[name](**options).to(args.device)
     if not issubclass(LOSSES[name], losses.BatchLoss):
-        found['compiled'] = LOSSES[name](**options, compile=True).to(args.device)
+        implementations['compiled'] = LOSSES[name](**options, compile=True).to(args.device)
     logits.requires_grad_()
-    torch.compiler.reset()  # no shape profits from another's kernel, or its limits
-    return {way: functools.partial(step, loss, logits, target) for way, loss in found.items()}
+    # A shape must neither profit from another's kernel nor meet its limit of recompilations.
+    torch.compiler.reset()
+    steps = {}
+    for way, loss in implementations.items():
+        steps[way] = functools.partial(step, loss, logits, target)
+    return steps
 
 
 def step(loss, logits, target):
     loss(logits, target).backward()
-    logits.grad = None  # or the next step would begin by freeing it
+    logits.grad = None  # Otherwise the next step would begin by freeing it.
 
 
-def of_metrics(args):
-    every = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
-    ours = {
+def time_metrics(args):
+    usual = ('ECE', 'AECE', 'NLL')
+    calibration_metrics = {
         'ECE': [CalibrationMetric('ECE')],
-        'ECE, AECE, NLL': [CalibrationMetric(every[:3])],
-        'the same as three metrics': [CalibrationMetric(name) for name in every[:3]],
-        'ECE, AECE, NLL, Brier, ClasswiseECE': [CalibrationMetric(every)],
-        'ECE, AECE, NLL, refinement_NLL': [CalibrationMetric([*every[:3], 'refinement_NLL'])],
+        'ECE, AECE, NLL': [CalibrationMetric(usual)],
+        'the same as three metrics': [CalibrationMetric(name) for name in usual],
+        'ECE, AECE, NLL, Brier, ClasswiseECE': [
+            CalibrationMetric([*usual, 'Brier', 'ClasswiseECE'])
+        ],
+        'ECE, AECE, NLL, refinement_NLL': [CalibrationMetric([*usual, 'refinement_NLL'])],
         'all': [CalibrationMetric(NAMES)],
         'all, by class and distance': [CalibrationMetric(NAMES, per_class=True, per_distance=True)],
     }
     for size in args.sizes or ('21x512x512', '150x512x512'):
-        samples = [draw_image(seed, shape_of(size)) for seed in range(2)]
+        samples = [draw_image(seed, parse_shape(size)) for seed in range(2)]
         logits = samples[0]['seg_logits']['data']
         init_default_scope('mmseg')
         miou = METRICS.build(dict(type='IoUMetric'))
         miou.dataset_meta = {'classes': [str(k) for k in range(len(logits))]}
-        of_all = {**ours, 'mmseg: IoUMetric': [miou]}
+        all_metrics = {**calibration_metrics, 'mmseg: IoUMetric': [miou]}
         contenders = {'floor': lambda x=logits: (x.max(dim=0), x.logsumexp(dim=0))}
-        for name, metrics in of_all.items():
+        for name, metrics in all_metrics.items():
             contenders[name] = functools.partial(process, metrics, samples)
-        seconds = seconds_of(contenders, args)
+        seconds = best_seconds(contenders, args)
         rows = []
-        for name, metrics in of_all.items():
-            left = [pickle.dumps(metric.results) for metric in metrics]
-            images = sum(len(metric.results) for metric in metrics) / len(metrics)
-            kept = f'{sum(map(len, left)) / 1e3 / images:.1f}'
-            rows.append([name, *ratios(seconds, [name]), kept])
+        for name, metrics in all_metrics.items():
+            num_bytes = sum(len(pickle.dumps(metric.results)) for metric in metrics)
+            num_images = sum(len(metric.results) for metric in metrics) / len(metrics)
+            rows.append([name, *ratios(seconds, [name]), f'{num_bytes / 1e3 / num_images:.1f}'])
             for metric in metrics:
                 metric.results.clear()
         print_table([size.replace('x', '×'), 'max, logsumexp (s)', 'ratio', 'kB an image'], rows)
@@ -198,18 +223,19 @@ def draw_image(seed, shape):
 
 
 def process(metrics, samples):
-    samples.append(samples.pop(0))  # in turn
+    samples.append(samples.pop(0))  # The next call takes the next sample.
     for metric in metrics:
         metric.process(None, samples[:1])
 
 
-def of_upsampling(args):
+def time_upsampling(args):
     names = ('MarginLabelSmoothingLoss', 'SoftmaxFocalLoss')
     ways = ('plain', 'fused', 'fused, compiled')
-    compare(args, ('2x150x512x512',), names, ways, steps_of_heads)
+    compare(args, ('2x150x512x512',), names, ways, head_steps)
 
 
-def steps_of_heads(name, shape, args):
+def head_steps(name, shape, args):
+    """Return training steps of a segmentor's head by way, with mmseg's cross-entropy first."""
     from mmseg.models.decode_heads import FCNHead
     from mmseg.structures import SegDataSample
 
@@ -220,44 +246,52 @@ def steps_of_heads(name, shape, args):
     labels[:, :, : height // 20] = 255
     samples = [SegDataSample(gt_sem_seg=PixelData(data=label)) for label in labels]
 
-    def step_of(loss=None, fused=False):
-        options = dict(num_convs=0, concat_input=False, num_classes=classes)
-        head = FCNHead(in_channels=8, channels=8, **options).to(args.device)
-        head.loss_decode = loss or head.loss_decode  # mmseg's cross-entropy
+    def head_step(loss=None, fused=False):
+        head = FCNHead(
+            in_channels=8, channels=8, num_convs=0, concat_input=False, num_classes=classes
+        ).to(args.device)
+        if loss is not None:
+            head.loss_decode = loss
         if fused:
             head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
 
         def step():
-            found = head.loss_by_feat(logits, samples)
-            sum(value for name, value in found.items() if 'loss' in name).backward()
+            values = head.loss_by_feat(logits, samples)
+            sum(value for name, value in values.items() if 'loss' in name).backward()
             logits.grad = None
 
         return step
 
-    kind = LOSSES[name]
-    fused = {'fused': step_of(kind(), True), 'fused, compiled': step_of(kind(compile=True), True)}
-    return {'cross-entropy': step_of(), 'plain': step_of(kind()), **fused}
-
-
-def of_ensembles(args):
-    members = split_members(args.config, args.checkpoints)
-    means = {
-        'one model': (members[:1], None),
-        'image and mirror image': (members[:1], dict(tta=True, tta_scales=[1.0])),
-        'MC dropout, 10 passes': (members[:1], dict(mc_dropout=10)),
-        **({f'ensemble of {len(members)}': (members, {})} if len(members) > 1 else {}),
+    loss_type = LOSSES[name]
+    return {
+        'cross-entropy': head_step(),
+        'plain': head_step(loss_type()),
+        'fused': head_step(loss_type(), fused=True),
+        'fused, compiled': head_step(loss_type(compile=True), fused=True),
     }
-    load, contenders = functools.partial(load_config, options=args.cfg_options), {}
-    for name, (used, options) in means.items():
+
+
+def time_ensembles(args):
+    members = split_members(args.config, args.checkpoints)
+    first = members[:1]
+    means = {
+        'one model': MeanOptions(members=first),
+        'image and mirror image': MeanOptions(members=first, tta=True, tta_scales=[1.0]),
+        'MC dropout, 10 passes': MeanOptions(members=first, mc_dropout=10),
+    }
+    if len(members) > 1:
+        means[f'ensemble of {len(members)}'] = MeanOptions(members=members)
+    load = functools.partial(load_config, options=args.cfg_options)
+    contenders = {}
+    for name, mean in means.items():
         cfg = load(args.config)
-        mean = MeanOptions(members=used, **(options or {}))
-        networks = read_networks(cfg, used, load)
-        prepared = prepare_model(cfg, networks, mean, always_mean=options is not None)
+        networks = read_networks(cfg, mean.members, load)
+        prepared = prepare_model(cfg, networks, mean, always_mean=name != 'one model')
         init_default_scope(cfg.default_scope)
         model = build_model(cfg, prepared.checkpoints)
         data = DATASETS.build(cfg.test_dataloader.dataset)
         contenders[name] = functools.partial(predict, model, data, args.images)
-    seconds = seconds_of(contenders, args)
+    seconds = best_seconds(contenders, args)
     rows = [[name, *ratios(seconds, [name])] for name in contenders]
     print_table(['predictions', 'one model (s)', 'ratio'], rows)
 
@@ -270,26 +304,33 @@ def predict(model, data, images):
 
 def main():
     parser = ToolParser(description=__doc__)
-    kinds = parser.add_subparsers(required=True, metavar='KIND')
-    runs = {'losses': of_losses, 'metrics': of_metrics, 'upsampling': of_upsampling}
-    for name, run in {**runs, 'ensembles': of_ensembles}.items():
-        kind = kinds.add_parser(name)
-        kind.set_defaults(run=run, warmup=3)
-        kind.add_argument('--rounds', type=int, default=30)
-        kind.add_argument('--cpu-seconds', action='store_true', help='instead of wall time')
-        kind.add_argument('--device', default='cpu')
+    subparsers = parser.add_subparsers(required=True, metavar='KIND')
+    benchmarks = {
+        'losses': time_losses,
+        'metrics': time_metrics,
+        'upsampling': time_upsampling,
+        'ensembles': time_ensembles,
+    }
+    for name, run in benchmarks.items():
+        subparser = subparsers.add_parser(name)
+        subparser.set_defaults(run=run, warmup=3)
+        subparser.add_argument('--rounds', type=int, default=30)
+        subparser.add_argument('--cpu-seconds', action='store_true', help='instead of wall time')
+        subparser.add_argument('--device', default='cpu')
         if name == 'ensembles':
-            kind.add_argument('config')
-            kind.add_argument('checkpoints', nargs='+', metavar='CHECKPOINT')
-            kind.add_argument('--images', type=int, default=20)
-            kind.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
-            kind.set_defaults(rounds=1, warmup=1)
+            subparser.add_argument('config')
+            subparser.add_argument('checkpoints', nargs='+', metavar='CHECKPOINT')
+            subparser.add_argument('--images', type=int, default=20)
+            subparser.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
+            subparser.set_defaults(rounds=1, warmup=1)
             continue
-        kind.add_argument('--sizes', nargs='+', help='such as 4x21x256x256')
-        kind.add_argument('--losses', nargs='+', choices=LOSSES)
-        kind.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
+        subparser.add_argument('--sizes', nargs='+', help='such as 4x21x256x256')
+        subparser.add_argument('--losses', nargs='+', choices=LOSSES)
+        dtypes = ('float32', 'bfloat16', 'float16')
+        subparser.add_argument('--dtype', default='float32', choices=dtypes)
         if name == 'metrics':
-            kind.set_defaults(warmup=8)  # which fill the exact cells of AECE
+            # These images pass the limit of exact fine bins, so that all rounds do the same work.
+            subparser.set_defaults(warmup=8)
     args = parser.parse_args()
     warnings.filterwarnings('ignore', message='.*non-leaf.*')
     print(f'torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads')
