@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 import socket
 import sys
@@ -32,13 +33,21 @@ def scope_of_before():
 
 @pytest.fixture(autouse=True)
 def no_logger_of_an_earlier_test():
-    """A logger that writes to what pytest captured of another test would print a traceback."""
+    """A logger that writes to what pytest captured of another test would print a traceback.
+
+    Its log file is closed, so that no later test gets the warning of the garbage collector.
+    """
     from mmengine.logging import MMLogger
 
     for name, logger in MMLogger._instance_dict.copy().items():
-        streams = (getattr(handler, 'stream', None) for handler in logger.handlers)
+        streams = [getattr(handler, 'stream', None) for handler in logger.handlers]
         if any(getattr(stream, 'closed', False) for stream in streams):
             del MMLogger._instance_dict[name]
+    yield
+    for logger in MMLogger._instance_dict.values():
+        for handler in logger.handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -17,7 +17,6 @@ from commands import ROOT
 
 from mmcalib import __main__, __version__, names
 from mmcalib.__main__ import COMMANDS
-from mmcalib.calibration import draw
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import protocols
@@ -209,7 +208,6 @@ def options_class(parsing):
 def test_names_equal_those_of_package():
     assert tuple(SCALERS) == names.METHODS
     assert names.CRITERIA == affine.CRITERIA
-    assert names.NUM_SAMPLES == draw.NUM_SAMPLES
     assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
     assert (*figures.SHIFT_FIGURES,) == names.ROBUSTNESS_FIGURES
     data = (ROOT / 'configs/_base_/datasets').glob('*.py')

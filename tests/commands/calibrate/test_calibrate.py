@@ -612,7 +612,7 @@ REFUSED = [
     ([], ['val_dataloader.dataset.indices=0'], 'there are no samples'),
     ([], ['model.head.num_classes=7'], 'the head of the model has 7'),
     ([], ['model.head=None'], 'ImageClassifier has no head'),
-    ([], ['val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
+    ([], ['val_evaluator.1.num_bin=9'], "argument 'num_bin'"),
     (['--test'], ['test_evaluator.1.num_bins=0'], 'num_bins must be'),
     ([], ['model.backbone.depth=19'], 'the config cannot be built: '),
     ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'two or more independent ones'),
