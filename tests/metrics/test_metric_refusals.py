@@ -19,51 +19,58 @@ from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMe
 from mmcalib.openmmlab.samples import read_samples
 
 
-def binary(n):
+def binary_samples(n):
     logits = torch.linspace(0, 1, 20).view(1, 4, 5)
     predicted = (logits[0] > 0.5).long()
     return [as_segmented(logits, predicted, predicted)] * n
 
 
-def with_nan(values):
+def set_nan(values):
     return values.where(values < values.max(), torch.nan)
 
 
-def masked(values):
+def mask_some_classes(values):
     return values.where(torch.arange(len(values)).view(-1, 1, 1) == 0, -torch.inf)
 
 
-def broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
+def evaluate_broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
     """Evaluate good samples and one of which a field is changed, or missing without a change."""
     (sample,) = samples(1)
     value = sample.pop(key, None)
     if change is not None:
-        is_map = isinstance(value, dict)
-        sample[key] = {'data': change(value['data'])} if is_map else change(value)
+        if isinstance(value, dict):
+            sample[key] = {'data': change(value['data'])}
+        else:
+            sample[key] = change(value)
     evaluate([*samples(good), sample], metric(**options), batch=3)
 
 
-def with_arrays(function, *arguments, **options):
+def call_with_arrays(function, *arguments, **options):
     function(*map(np.asarray, arguments), **options)
 
 
-def unlabelled(sample):
+def read_unlabelled(sample):
     read_samples([sample], ['x'], labelled=False)
 
 
-def same(value):
+def unchanged(value):
     return value
 
 
 ece = partial(measure, metrics='ECE')
-unseen = partial(broken, metric=OODMetric, good=0)
-evaluate_scores = partial(broken, metric=ImageScoreMetric, good=0, key='sample_idx', change=None)
-ROWS, LABELS = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
-by_rows = partial(mmcalib.evaluate, ROWS, LABELS)
+evaluate_ood = partial(evaluate_broken, metric=OODMetric, good=0)
+evaluate_scores = partial(
+    evaluate_broken, metric=ImageScoreMetric, good=0, key='sample_idx', change=None
+)
+ROWS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+LABELS = torch.tensor([0, 1])
+evaluate_rows = partial(mmcalib.evaluate, ROWS, LABELS)
 SHUFFLED = DataLoader(TensorDataset(3 * ROWS, LABELS), shuffle=True)
 evaluate_model = partial(mmcalib.evaluate, nn.Identity(), SHUFFLED)
-HALF, ONES, TABLE = [[0.5, 0.5]], np.ones(1), image_narrow_bins(*image_confidences(2))
-WITHOUT_LABELS = TABLE * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
+HALF = [[0.5, 0.5]]
+ONES = np.ones(1)
+IMAGE_BINS = image_narrow_bins(*image_confidences(2))
+WITHOUT_LABELS = IMAGE_BINS * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
 NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
 REFUSED = [
     # Options.
@@ -82,35 +89,95 @@ REFUSED = [
     (ImageScoreMetric, dict(failure=50), 'failure must be in'),
     (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
     # Samples: a field, and what becomes of it.
-    (broken, (segmented, 'seg_logits', with_nan), 'seg_logits of image_0.jpg has 1 NaN .* of 1020'),
-    (broken, (segmented, 'seg_logits', masked), 'has 816 values of -inf .*masked.* out of'),
-    (broken, (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8]), r'7\), .* \(6, 8\).*after Resize'),
-    (broken, (segmented, 'seg_logits', lambda z: z[:, :6]), r'\(6, 17\), gt_sem_seg \(12, 17\)'),
-    (broken, (segmented, 'gt_sem_seg', lambda y: y * 0 + 5), r'204 labels outside \[0, 5\): 5\.'),
-    (broken, (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5), 'argmax of its .* at 204 pixels'),
-    (broken, (segmented, 'gt_sem_seg', None), 'LoadAnnotations'),
-    (broken, (binary, 'seg_logits', lambda z: 5 * z), 'of one class, has .* values outside'),
-    (broken, (classified, 'pred_score', with_nan), 'pred_score of sample 0 has 1 NaN'),
-    (broken, (classified, 'pred_score', lambda p: p * 0 + 0.4), 'do not sum to 1, such as 2.8'),
-    (broken, (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001), NOT_A_SOFTMAX),
-    (broken, (classified, 'pred_score', None), 'has no pred_score, only'),
-    (broken, (classified, 'gt_label', lambda y: y * 0 + 7), r'outside \[0, 7\): 7\. check'),
-    (broken, (classified, 'gt_label', lambda y: torch.tensor([1, 2])), r'one gt_label.*got \[1, 2'),
+    (
+        evaluate_broken,
+        (segmented, 'seg_logits', set_nan),
+        'seg_logits of image_0.jpg has 1 NaN .* of 1020',
+    ),
+    (
+        evaluate_broken,
+        (segmented, 'seg_logits', mask_some_classes),
+        'has 816 values of -inf .*masked.* out of',
+    ),
+    (
+        evaluate_broken,
+        (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8]),
+        r'7\), .* \(6, 8\).*after Resize',
+    ),
+    (
+        evaluate_broken,
+        (segmented, 'seg_logits', lambda z: z[:, :6]),
+        r'\(6, 17\), gt_sem_seg \(12, 17\)',
+    ),
+    (
+        evaluate_broken,
+        (segmented, 'gt_sem_seg', lambda y: y * 0 + 5),
+        r'204 labels outside \[0, 5\): 5\.',
+    ),
+    (
+        evaluate_broken,
+        (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5),
+        'argmax of its .* at 204 pixels',
+    ),
+    (evaluate_broken, (segmented, 'gt_sem_seg', None), 'LoadAnnotations'),
+    (
+        evaluate_broken,
+        (binary_samples, 'seg_logits', lambda z: 5 * z),
+        'of one class, has .* values outside',
+    ),
+    (evaluate_broken, (classified, 'pred_score', set_nan), 'pred_score of sample 0 has 1 NaN'),
+    (
+        evaluate_broken,
+        (classified, 'pred_score', lambda p: p * 0 + 0.4),
+        'do not sum to 1, such as 2.8',
+    ),
+    (
+        evaluate_broken,
+        (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001),
+        NOT_A_SOFTMAX,
+    ),
+    (evaluate_broken, (classified, 'pred_score', None), 'has no pred_score, only'),
+    (
+        evaluate_broken,
+        (classified, 'gt_label', lambda y: y * 0 + 7),
+        r'outside \[0, 7\): 7\. check',
+    ),
+    (
+        evaluate_broken,
+        (classified, 'gt_label', lambda y: torch.tensor([1, 2])),
+        r'one gt_label.*got \[1, 2',
+    ),
     *(
-        (partial(broken, **{option: value}), (classified, 'gt_label', same), 'for segmentation')
+        (
+            partial(evaluate_broken, **{option: value}),
+            (classified, 'gt_label', unchanged),
+            'for segmentation',
+        )
         for option, value in dict(protocol='image', per_distance=True, per_object=True).items()
     ),
-    (partial(unseen, scores='energy'), (classified, 'gt_label', same), 'logits, but.*KeepLogits'),
-    (unseen, (segmented, 'gt_sem_seg', same), 'image_0.jpg is a segmentation: give ood_index'),
     (
-        partial(unseen, ood_index=9),
+        partial(evaluate_ood, scores='energy'),
+        (classified, 'gt_label', unchanged),
+        'logits, but.*KeepLogits',
+    ),
+    (
+        evaluate_ood,
+        (segmented, 'gt_sem_seg', unchanged),
+        'image_0.jpg is a segmentation: give ood_index',
+    ),
+    (
+        partial(evaluate_ood, ood_index=9),
         (segmented, 'gt_sem_seg', lambda y: y * 0 + 7),
         r'labels outside \[0, 5\): 7.*ood_index',
     ),
-    (partial(unseen, ood_index=7), (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5), 'not the a'),
-    (unseen, (classified, 'gt_label', lambda y: y * 0 + 7), r'outside \[0, 7\): 7'),
-    (unseen, (classified, 'logits', lambda _: torch.zeros(7)), 'are not the softmax of'),
-    (unseen, (classified, 'logits', lambda _: torch.full((7,), torch.nan)), '7 NaN'),
+    (
+        partial(evaluate_ood, ood_index=7),
+        (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5),
+        'not the a',
+    ),
+    (evaluate_ood, (classified, 'gt_label', lambda y: y * 0 + 7), r'outside \[0, 7\): 7'),
+    (evaluate_ood, (classified, 'logits', lambda _: torch.zeros(7)), 'are not the softmax of'),
+    (evaluate_ood, (classified, 'logits', lambda _: torch.full((7,), torch.nan)), '7 NaN'),
     (
         evaluate_scores,
         dict(samples=segmented, scores='pairwise_dice'),
@@ -121,13 +188,13 @@ REFUSED = [
         dict(samples=classified, scores='soft_dice'),
         'only confidence, entropy: segment',
     ),
-    (unlabelled, ({'pred_score': torch.tensor([0.9, 0.8])},), 'sum to 1'),
+    (read_unlabelled, ({'pred_score': torch.tensor([0.9, 0.8])},), 'sum to 1'),
     (
-        unlabelled,
+        read_unlabelled,
         ({'seg_logits': ROWS * torch.nan, 'pred_sem_seg': LABELS[None]},),
         'of x has 4 NaN',
     ),
-    (unlabelled, ({'boxes': 1},), r"no pred_score, only \['boxes'\]"),
+    (read_unlabelled, ({'boxes': 1},), r"no pred_score, only \['boxes'\]"),
     # Arrays.
     (ece, dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
@@ -146,39 +213,42 @@ REFUSED = [
     (ece, dict(conf=ONES, correct=np.array([3])), 'correct must be booleans'),
     (ece, dict(conf=np.array([1.5]), correct=ONES), 'conf has 1 of 1 values'),
     (measure, dict(conf=ONES, correct=ONES, metrics='NLL'), 'NLL needs probs and labels'),
-    (by_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
-    (by_rows, dict(interval=95), r'interval must be .*0, 1'),
-    (by_rows, dict(groups=[0, 0]), 'interval=0.95'),
-    (by_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
-    (by_rows, dict(device='cpu'), 'go with a model'),
-    (by_rows, dict(protocol='image'), 'go with a model'),
+    (evaluate_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
+    (evaluate_rows, dict(interval=95), r'interval must be .*0, 1'),
+    (evaluate_rows, dict(groups=[0, 0]), 'interval=0.95'),
+    (evaluate_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
+    (evaluate_rows, dict(device='cpu'), 'go with a model'),
+    (evaluate_rows, dict(protocol='image'), 'go with a model'),
     (evaluate_model, dict(protocol='image'), 'for rows'),
     (evaluate_model, dict(protocol='image', interval=0.9, groups=[0]), 'groups of its own'),
     (evaluate_model, dict(metrics='ECEE'), 'did you mean ECE'),
     (evaluate_model, dict(interval=0.9, groups=range(2)), 'shuffle=False'),
-    (with_arrays, (image_scores, [[2.0], [0.5]]), r'outside \[0, 1\]'),
-    (with_arrays, (image_scores, [[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
+    (call_with_arrays, (image_scores, [[2.0], [0.5]]), r'outside \[0, 1\]'),
+    (call_with_arrays, (image_scores, [[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
     (
-        with_arrays,
+        call_with_arrays,
         (image_failure_figures, [0.1], [0.1, 0.2]),
         r'be \(N,\), got \(1,\) and \(2,\)',
     ),
     (
-        with_arrays,
+        call_with_arrays,
         (image_failure_figures, [np.nan, 0.1], [0.1, 0.2]),
         '1 of 2 scores are NaN or inf',
     ),
     (
-        with_arrays,
+        call_with_arrays,
         (image_failure_figures, [0.1], [30.0]),
         r'risks has 1 of 1 values outside \[0, 1',
     ),
     (partial(image_failure_figures, failure=2), (ONES, ONES), r'failure must be in \[0, 1\]'),
     (partial(classwise, threshold=2), (HALF, [0]), 'threshold'),
     # Statistics of a validation.
-    *((ExpectedAccuracy, (x,), 'at least two') for x in (TABLE[:1], TABLE[:0], WITHOUT_LABELS)),
-    *((threshold_at_risk, (TABLE, value), 'risk must be') for value in (0, 1, -0.1, 5)),
-    (partial(threshold_at_risk, probability=5), (TABLE, 0.05), 'probability must be'),
+    *(
+        (ExpectedAccuracy, (x,), 'at least two')
+        for x in (IMAGE_BINS[:1], IMAGE_BINS[:0], WITHOUT_LABELS)
+    ),
+    *((threshold_at_risk, (IMAGE_BINS, value), 'risk must be') for value in (0, 1, -0.1, 5)),
+    (partial(threshold_at_risk, probability=5), (IMAGE_BINS, 0.05), 'probability must be'),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Confidences that are equal are tied, whatever the last bits of their sums, through every door."""
+"""Equal confidences are tied through every door, whatever the last bits of their sums."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,10 @@ SIZE = (4, 8)
 
 
 def tied_probabilities(num_classes, confidences, n=640):
-    """Return float64 rows, labels that are right more often for high classes, and confidences."""
+    """Return probabilities (N, K), labels, confidences and correctness.
+
+    High classes are right more often, so an order of ties by class would not be chance.
+    """
     generator = torch.Generator().manual_seed(num_classes)
     levels = torch.tensor(confidences, dtype=torch.float64)
     conf = levels[torch.randint(len(levels), (n,), generator=generator)]
@@ -26,14 +29,15 @@ def tied_probabilities(num_classes, confidences, n=640):
     rest.scatter_(1, predicted, 0)
     probs = rest / rest.sum(1, keepdim=True) * (1 - conf[:, None])
     probs.scatter_(1, predicted, conf[:, None])
-    chance = 0.2 + 0.7 * predicted[:, 0] / (num_classes - 1)
-    right = torch.rand(n, generator=generator) < chance
-    labels = torch.where(right, predicted[:, 0], (predicted[:, 0] + 1) % num_classes)
-    return probs, labels, conf, right
+    predicted = predicted[:, 0]
+    accuracy = 0.2 + 0.7 * predicted / (num_classes - 1)
+    correct = torch.rand(n, generator=generator) < accuracy
+    labels = torch.where(correct, predicted, (predicted + 1) % num_classes)
+    return probs, labels, conf, correct
 
 
 def as_maps(rows, labels):
-    """Return rows as maps, and their labels."""
+    """Return rows as maps of `SIZE`, and their labels."""
     num_maps = len(rows) // (SIZE[0] * SIZE[1])
     maps = rows.view(num_maps, *SIZE, -1).permute(0, 3, 1, 2).contiguous()
     return maps, labels.view(num_maps, *SIZE)
@@ -51,12 +55,12 @@ def values_by_metric(samples):
     return {name: values[f'calibration/{name}'] for name in NAMES}
 
 
-def values_by_metric_of_maps(logits, labels):
+def values_by_metric_on_maps(logits, labels):
     maps = zip(*as_maps(logits, labels), strict=True)
     return values_by_metric([as_segmented(z, z.argmax(0), y) for z, y in maps])
 
 
-def values_by_metric_of_rows(logits, labels):
+def values_by_metric_on_rows(logits, labels):
     rows = zip(logits.softmax(1), labels, strict=True)
     return values_by_metric([{'pred_score': p, 'gt_label': y[None]} for p, y in rows])
 
@@ -66,8 +70,8 @@ DOORS = {
     'measure, softmax': lambda logits, labels: measure(logits.softmax(1), labels, NAMES),
     'evaluate': values_by_evaluate,
     'evaluate, maps': lambda logits, labels: values_by_evaluate(*as_maps(logits, labels)),
-    'metric': values_by_metric_of_rows,
-    'metric, maps': values_by_metric_of_maps,
+    'metric': values_by_metric_on_rows,
+    'metric, maps': values_by_metric_on_maps,
 }
 
 
@@ -78,8 +82,8 @@ DOORS = {
 def test_ranking_tied_confidences_equals_that_of_the_confidences(
     door, num_classes, confidences, dtype
 ):
-    probs, labels, conf, right = tied_probabilities(num_classes, confidences)
-    expected = measure(conf=conf, correct=right, metrics=NAMES)
+    probs, labels, conf, correct = tied_probabilities(num_classes, confidences)
+    expected = measure(conf=conf, correct=correct, metrics=NAMES)
     if len(confidences) == 1:
         assert expected['AUROC'] == 50
     actual = DOORS[door](probs.log().to(dtype), labels)
@@ -88,7 +92,7 @@ def test_ranking_tied_confidences_equals_that_of_the_confidences(
 
 @pytest.mark.parametrize('door', DOORS)
 def test_ranking_smoothed_votes_equals_loop(door):
-    """Five votes for three classes, and one more for each."""
+    """Check shares of five votes for three classes, with one added to each class."""
     generator = np.random.default_rng(0)
     votes = generator.multinomial(5, [0.5, 0.3, 0.2], 320)
     probs = torch.from_numpy((votes + 1) / 8)
@@ -101,7 +105,7 @@ def test_ranking_smoothed_votes_equals_loop(door):
 
 @pytest.mark.parametrize('door', ['evaluate, maps', 'metric, maps'])
 def test_ranking_many_smoothed_votes_equals_loop(door, monkeypatch):
-    """An eighth of the votes is an edge of the fine bins that many predictions share."""
+    """Check confidences in eighths, which are edges of the fine bins."""
     monkeypatch.setattr(counts, 'EXACT_LIMIT', 100)
     test_ranking_smoothed_votes_equals_loop(door)
 
@@ -109,36 +113,37 @@ def test_ranking_many_smoothed_votes_equals_loop(door, monkeypatch):
 @pytest.mark.parametrize('n', [300, 4000])
 @pytest.mark.parametrize('num_classes', [3, 1000])
 def test_ranking_ties_beside_distinct_confidences_equals_that_of_the_confidences(num_classes, n):
-    """Half of the confidences are one, and half are as a network has them."""
+    """Check half of the predictions with one confidence, and half with those of a network."""
     generator = torch.Generator().manual_seed(n)
     probs, _, tied, _ = tied_probabilities(num_classes, [0.9], n)
     distinct = 3 * torch.randn(n, num_classes, generator=generator)
     logits = torch.cat([probs.log().float(), distinct])
     predicted = logits.argmax(1)
-    right = torch.rand(2 * n, generator=generator) < 0.2 + 0.7 * predicted / (num_classes - 1)
-    labels = torch.where(right, predicted, (predicted + 1) % num_classes)
+    correct = torch.rand(2 * n, generator=generator) < 0.2 + 0.7 * predicted / (num_classes - 1)
+    labels = torch.where(correct, predicted, (predicted + 1) % num_classes)
     conf = torch.cat([tied, distinct.double().softmax(1).amax(1)])
-    expected = measure(conf=conf, correct=right, metrics='AUROC')
+    expected = measure(conf=conf, correct=correct, metrics='AUROC')
     actual = measure(logits.softmax(1), labels, 'AUROC')
     assert actual == pytest.approx(expected, abs=1e-3)
 
 
 def test_ranking_ties_beside_a_dense_row_keeps_the_order_of_the_row():
-    """Each of 4,000 confidences is next to the one before, so rounding may part any two of them."""
+    """Check 4,000 confidences one float32 apart, any two of which rounding may separate."""
     generator = np.random.default_rng(0)
     dense = 0.999 + np.arange(4000) * 2.0**-24
     conf = np.concatenate([np.full(6000, 0.6), dense])
-    right = generator.random(10_000) < np.concatenate([np.full(6000, 0.5), np.linspace(0, 1, 4000)])
-    expected = measure(conf=conf, correct=right, metrics='AUROC')
-    parted = conf.astype('float32')
-    parted[:6000:2] += np.float32(1e-7)
-    parted[:6000] = np.where(right[:6000], parted[:6000].max(), parted[:6000].min())
-    actual = measure(conf=parted, correct=right, metrics='AUROC')
+    accuracy = np.concatenate([np.full(6000, 0.5), np.linspace(0, 1, 4000)])
+    correct = generator.random(10_000) < accuracy
+    expected = measure(conf=conf, correct=correct, metrics='AUROC')
+    rounded = conf.astype('float32')
+    rounded[:6000:2] += np.float32(1e-7)
+    rounded[:6000] = np.where(correct[:6000], rounded[:6000].max(), rounded[:6000].min())
+    actual = measure(conf=rounded, correct=correct, metrics='AUROC')
     assert actual == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize('conf', [0.5, 0.75, 1 - 2**-12])
-def test_ranking_many_tied_at_an_edge_of_cells_is_chance(conf, monkeypatch):
+def test_ranking_many_tied_at_a_bin_edge_is_chance(conf, monkeypatch):
     monkeypatch.setattr(counts, 'EXACT_LIMIT', 100)
     probs, labels, _, _ = tied_probabilities(21, [conf])
     for door in ('evaluate, maps', 'metric, maps'):
@@ -146,20 +151,20 @@ def test_ranking_many_tied_at_an_edge_of_cells_is_chance(conf, monkeypatch):
 
 
 def test_ranking_distinct_confidences_equals_loop():
-    """Neighbours of float32 are distinct where chance alone has brought them together."""
+    """Check that neighbouring float32 values stay distinct where they are neighbours by chance."""
     generator = np.random.default_rng(0)
     conf = generator.uniform(0.5, 1, 400).astype('float32')
     conf[0] = 0.75
     conf[1] = np.nextafter(conf[0], np.float32(1))
     correct = generator.random(400) < conf
-    correct[:2] = False, True
+    correct[:2] = [False, True]
     expected = references.failure_auroc(conf.tolist(), correct.tolist())
     assert measure(conf=conf, correct=correct, metrics='AUROC') == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize('score', ['max_probability', 'energy', 'entropy'])
 def test_ood_metric_tied_scores_are_chance(score):
-    """Logits of one value each in another order, which is another one in distribution."""
+    """Check logits that differ only in their order, with other orders in-distribution than OOD."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(100, generator=generator)
     order = torch.rand(100, 20, 30, generator=generator).argsort(0)

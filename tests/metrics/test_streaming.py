@@ -1,4 +1,4 @@
-"""A stream of batches is the same sum as measure, evaluate and CalibrationMetric."""
+"""A stream of batches gives the values of measure, evaluate and CalibrationMetric."""
 
 import pickle
 
@@ -14,7 +14,7 @@ import mmcalib
 from mmcalib.metrics import NAMES, StreamingMetrics, counts
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
-EVERY = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
+ALL_METRICS = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
 SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), 'binary': (40, 1)}
 
 
@@ -38,11 +38,11 @@ def probabilities(logits):
 @pytest.mark.parametrize('kind', SHAPES)
 def test_stream_any_batches_equals_measure(kind, size):
     logits, labels = random_batches(kind)
-    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9)
-    for part, truth in zip(logits.split(size), labels.split(size), strict=True):
-        stream.update(part, truth)
+    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
+    for batch in zip(logits.split(size), labels.split(size), strict=True):
+        stream.update(*batch)
     expected = mmcalib.measure(
-        probabilities(logits.double()), labels, EVERY, ignore_index=255, interval=0.9
+        probabilities(logits.double()), labels, ALL_METRICS, ignore_index=255, interval=0.9
     )
     assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
     stream.reset()
@@ -55,8 +55,8 @@ def test_stream_several_labels_equal_measure():
     logits = 2 * torch.randn(60, 3, generator=generator)
     labels = (torch.rand(60, 3, generator=generator) < logits.sigmoid()).long()
     stream = StreamingMetrics(['ECE', 'NLL', 'AUROC'])
-    for part, truth in zip(logits.split(7), labels.split(7), strict=True):
-        stream.update(part, truth)
+    for batch in zip(logits.split(7), labels.split(7), strict=True):
+        stream.update(*batch)
     expected = mmcalib.measure(logits.sigmoid(), labels, ['ECE', 'NLL', 'AUROC'])
     actual = stream.compute()
     assert actual.keys() == expected.keys()
@@ -67,9 +67,9 @@ def test_stream_several_labels_equal_measure():
 def test_stream_arrays_columns_and_masks_equal_measure():
     logits, labels = random_batches('rows')
     masked = np.ma.array(labels.numpy(), mask=np.arange(len(labels)) % 3 == 0)
-    expected = mmcalib.measure(probabilities(logits), masked, EVERY[:5], ignore_index=255)
+    expected = mmcalib.measure(probabilities(logits), masked, ALL_METRICS[:5], ignore_index=255)
     for values in (logits, logits.numpy()):
-        stream = StreamingMetrics(EVERY[:5], ignore_index=255)
+        stream = StreamingMetrics(ALL_METRICS[:5], ignore_index=255)
         stream.update(values, masked[:, None])
         assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
@@ -84,7 +84,7 @@ def test_stream_axes_of_one_size_raise():
     stream.update(logits.movedim(-1, 1)[..., None], labels[..., None])
     expected = 100 * (logits.argmax(-1) == labels).double().mean().item()
     assert stream.compute() == pytest.approx(expected)
-    # A batch of another length has shown which axis has the classes.
+    # A batch of another length shows which axis has the classes.
     stream.reset()
     stream.update(torch.randn(2, 6, 9), torch.zeros(2, 9, dtype=torch.long))
     stream.update(logits.movedim(-1, 1), labels)
@@ -100,13 +100,12 @@ def test_stream_one_hot_labels_raise(per_label):
     stream.update(logits[50:], one_hot[50:])
     with pytest.raises(ValueError, match=r'one-hot.*argmax\(1\)'):
         stream.compute()
-    two = one_hot[:1].clone()
-    two[:] = 1
-    stream.update(logits[:1], two)
+    all_labels = torch.ones_like(one_hot[:1])
+    stream.update(logits[:1], all_labels)
     assert stream.compute()
 
 
-def test_stream_one_name_is_a_number_and_no_prediction_nan():
+def test_stream_one_name_returns_a_number_and_no_prediction_nan():
     stream = StreamingMetrics('ECE')
     with pytest.warns(UserWarning, match='no prediction is valid'):
         assert stream.compute() != stream.compute()
@@ -142,28 +141,28 @@ def test_stream_invalid_batch_raises(logits, labels, message):
         stream.update(torch.tensor(logits), torch.tensor(labels))
 
 
-def test_stream_protocol_of_rows_raises():
+def test_stream_protocol_with_rows_raises():
     stream = StreamingMetrics(protocol='image')
     with pytest.raises(ValueError, match='is for maps'):
         stream.update(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 
 
-def by_every_door(logits, labels):
+def values_by_door(logits, labels):
     """Return the metrics of maps by the stream, measure, evaluate and the registered metric."""
-    stream = StreamingMetrics(EVERY, ignore_index=255)
-    for part, truth in zip(logits.split(2), labels.split(2), strict=True):
-        stream.update(part, truth)
+    stream = StreamingMetrics(ALL_METRICS, ignore_index=255)
+    for batch in zip(logits.split(2), labels.split(2), strict=True):
+        stream.update(*batch)
     loader = DataLoader(TensorDataset(logits, labels), batch_size=3)
-    metric = CalibrationMetric(EVERY)
-    for image, truth in zip(logits, labels, strict=True):
-        metric.process(None, [as_segmented(image, image.argmax(dim=0), truth)])
+    metric = CalibrationMetric(ALL_METRICS)
+    for image, label in zip(logits, labels, strict=True):
+        metric.process(None, [as_segmented(image, image.argmax(dim=0), label)])
     registered = metric.evaluate(len(logits))
     probs = logits.double().softmax(dim=1)
     return {
         'stream': stream.compute(),
-        'evaluate': mmcalib.evaluate(nn.Identity(), loader, EVERY, ignore_index=255),
-        'registered': {name: registered[f'calibration/{name}'] for name in EVERY},
-        'measure': mmcalib.measure(probs.float(), labels, EVERY, ignore_index=255),
+        'evaluate': mmcalib.evaluate(nn.Identity(), loader, ALL_METRICS, ignore_index=255),
+        'registered': {name: registered[f'calibration/{name}'] for name in ALL_METRICS},
+        'measure': mmcalib.measure(probs.float(), labels, ALL_METRICS, ignore_index=255),
     }
 
 
@@ -171,7 +170,7 @@ def by_every_door(logits, labels):
 def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
     monkeypatch.setattr(counts, 'IMAGES_PER_MERGE', 2)
-    values = by_every_door(*random_batches('maps'))
+    values = values_by_door(*random_batches('maps'))
     # Rounded fine bins of single images are float32.
     tolerance = 1e-9 if limit > 1000 else 1e-6
     for door in ('evaluate', 'registered'):
@@ -180,21 +179,21 @@ def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     assert values['measure'] == pytest.approx(values['stream'], rel=1e-5, abs=1e-4)
 
 
-def save_values_of_rank(rank, folder, size):
+def save_rank_values(rank, folder, size):
     logits, labels = random_batches('maps')
     data = TensorDataset(logits, labels)
     sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
-    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9, size=size)
-    for inputs, truth in DataLoader(data, batch_size=3, sampler=sampler):
-        stream.update(inputs, truth)
+    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9, size=size)
+    for batch in DataLoader(data, batch_size=3, sampler=sampler):
+        stream.update(*batch)
     groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
     torch.save((stream.compute(), stream.compute(groups)), f'{folder}/{rank}.pt')
 
 
 def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
-    logits, labels = random_batches('maps')  # seven, so that the sampler repeats one
-    on_ranks(save_values_of_rank, 2, str(tmp_path), len(logits))
-    stream = StreamingMetrics(EVERY, ignore_index=255, interval=0.9)
+    logits, labels = random_batches('maps')  # The sampler repeats one of these seven.
+    on_ranks(save_rank_values, 2, str(tmp_path), len(logits))
+    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
     stream.update(logits, labels)
     groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
     for rank in range(2):
@@ -203,11 +202,11 @@ def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
         assert by_group == pytest.approx(stream.compute(groups), abs=1e-9)
 
 
-def test_kept_results_pickled_are_without_their_block():
+def test_kept_results_are_pickled_without_their_block():
     metric = CalibrationMetric(['ECE', 'AECE'])
     logits, labels = random_batches('maps')
-    for image, truth in zip(logits, labels, strict=True):
-        metric.process(None, [as_segmented(image, image.argmax(dim=0), truth)])
+    for image, label in zip(logits, labels, strict=True):
+        metric.process(None, [as_segmented(image, image.argmax(dim=0), label)])
     expected = metric.results[0]
     kept = metric.memory.keep(expected)
     assert len(pickle.dumps(kept)) < 50_000
