@@ -39,7 +39,7 @@ def draw(dtype=torch.float32, shape=(2, 5, 6, 4)):
     return logits.to(dtype), target
 
 
-def moved(loss):
+def pretend_moved(loss):
     """Return a copy of a loss on the pretended device."""
     loss = copy.deepcopy(loss)
     for module in loss.modules():
@@ -48,32 +48,41 @@ def moved(loss):
     return loss
 
 
-def check(compute):
-    """What is computed there of tensors is the CPU's value, and nothing waits for it."""
+def check_device(compute):
+    """Check that tensors computed there have the values of the CPU, and that nothing waits.
+
+    `compute` takes a function that places its inputs.
+    """
     expected = compute(torch.clone)
     with PretendedDevice() as device:
-        found = compute(there)
-    assert device.waits == [] and all(isinstance(each, Pretended) for each in found)
-    torch.testing.assert_close([each.value for each in found], expected, rtol=1e-4, atol=1e-6)
+        actual = compute(there)
+    assert device.waits == []
+    assert all(isinstance(tensor, Pretended) for tensor in actual)
+    torch.testing.assert_close([tensor.value for tensor in actual], expected, rtol=1e-4, atol=1e-6)
 
 
 def check_step(name, logits, target, compute):
-    def value_and_gradient(place):
-        loss, own = LOSSES[name](), place(logits).requires_grad_()
-        value = compute(moved(loss) if place is there else loss, own, place(target))
-        return [value.detach(), *torch.autograd.grad(value, own)]
+    """Check value and gradient of a loss on the pretended device."""
 
-    check(value_and_gradient)
+    def value_and_gradient(to_device):
+        loss = LOSSES[name]()
+        if to_device is there:
+            loss = pretend_moved(loss)
+        placed_logits = to_device(logits).requires_grad_()
+        value = compute(loss, placed_logits, to_device(target))
+        return [value.detach(), *torch.autograd.grad(value, placed_logits)]
+
+    check_device(value_and_gradient)
 
 
 @pytest.mark.parametrize('name', LOSSES)
 @pytest.mark.parametrize('labels', [torch.int64, torch.uint8])
-def test_a_training_step(name, labels):
+def test_loss_training_step_there_equals_cpu(name, labels):
     logits, target = draw()
     check_step(name, logits, target.to(labels), lambda f, *x: f(*x, ignore_index=IGNORED))
 
 
-def test_a_wrong_label_there():
+def test_loss_wrong_label_there_raises():
     logits, target = draw()
     target[0, 0, 1] = 77
     with PretendedDevice(), pytest.raises(RuntimeError, match=r'outside \[0, 5\)'):
@@ -81,56 +90,63 @@ def test_a_wrong_label_there():
 
 
 @pytest.mark.parametrize('name', BY_TILES)
-def test_the_fused_step(name, monkeypatch):
-    # It has none to turn off.
+def test_upsampled_loss_step_there_equals_cpu(name, monkeypatch):
+    # The pretended device has no autocast to turn off.
     monkeypatch.setattr(torch, 'autocast', lambda *args, **options: nullcontext())
-    options = dict(ignore_index=IGNORED, align_corners=False)
-    logits, target = draw(shape=(2, 5, 3, 2))[0], draw()[1]
-    check_step(name, logits, target, lambda *x: upsampled_loss(*x, **options)[0])
+    logits, _ = draw(shape=(2, 5, 3, 2))
+    _, target = draw()
+
+    def compute(loss, logits, target):
+        value, *_ = upsampled_loss(loss, logits, target, ignore_index=IGNORED, align_corners=False)
+        return value
+
+    check_step(name, logits, target, compute)
 
 
 @pytest.mark.parametrize('samples', [segmented(2, 5), classified(9, 5)], ids=['maps', 'rows'])
-def test_every_metric_of_samples_there(samples):
-    values, maps = [], 'seg_logits' in samples[0]
-    for place in (torch.clone, there):
-        metric = CalibrationMetric(NAMES, per_class=True, per_distance=maps)
+def test_metric_samples_there_equal_cpu(samples):
+    are_maps = 'seg_logits' in samples[0]
+    values = []
+    for to_device in (torch.clone, there):
+        metric = CalibrationMetric(NAMES, per_class=True, per_distance=are_maps)
         with PretendedDevice():
-            metric.process(None, tree_map_only(torch.Tensor, place, samples))
-        for image in metric.results if maps else ():
-            assert not isinstance(image.bins, Pretended) and not isinstance(
-                image.fine_bins, Pretended
-            )
+            metric.process(None, tree_map_only(torch.Tensor, to_device, samples))
+        if are_maps:
+            for image in metric.results:
+                assert not isinstance(image.bins, Pretended)
+                assert not isinstance(image.fine_bins, Pretended)
         values.append(metric.evaluate(len(samples)))
     assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
 
 
-def test_scores_of_the_unseen():
+def test_ood_scores_there_equal_cpu():
     logits, _ = draw(shape=(5, 30))
     expected = scores_of_logits(logits, SCORES)
     with PretendedDevice():
         torch.testing.assert_close(scores_of_logits(there(logits), SCORES), expected)
 
 
-def test_an_ensemble_there():
-    parts = draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)
+def test_prediction_mean_there_equals_cpu():
+    members = [draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)]
 
-    def averaged(place):
+    def mean_and_information(to_device):
         mean = PredictionMean(disagreement=True)
-        for part in parts:
-            mean.add(place(part))
+        for probs in members:
+            mean.add(to_device(probs))
         return [mean.mean, mean.mutual_information]
 
-    check(averaged)
+    check_device(mean_and_information)
 
 
-def test_that_a_wrong_device_and_a_wait_are_found():
-    logits, target = draw()
+def test_pretended_device_finds_two_devices_and_a_wait():
+    logits, _ = draw()
     with PretendedDevice() as device:
-        arguments = there(logits), there(target)
-        assert arguments[0].device == DEVICE
+        placed_logits = there(logits)
+        assert placed_logits.device == DEVICE
         with pytest.raises(RuntimeError, match='on two devices'):
-            arguments[0] * torch.ones(logits.shape)
-        assert device.waits == [] and arguments[0].max().item() > 0
+            placed_logits * torch.ones(logits.shape)
+        assert device.waits == []
+        assert placed_logits.max().item() > 0
         assert '_local_scalar_dense' in device.waits
 
 
@@ -171,10 +187,11 @@ def test_loss_default_device_changes_nothing(name, restored_default_device):
     for device in ('cpu', 'meta'):
         torch.set_default_device('cpu')
         logits, target = draw()
-        loss, own = LOSSES[name](), logits.requires_grad_()
+        logits.requires_grad_()
+        loss = LOSSES[name]()
         torch.set_default_device(device)
-        value = loss(own, target, ignore_index=IGNORED)
-        values.append([value.detach(), *torch.autograd.grad(value, own)])
+        value = loss(logits, target, ignore_index=IGNORED)
+        values.append([value.detach(), *torch.autograd.grad(value, logits)])
     torch.set_default_device('cpu')
     torch.testing.assert_close(*values)
 
@@ -202,19 +219,23 @@ def test_measure_default_device_changes_nothing(compute_on_two_defaults):
             lambda x=values: mmcalib.measure(x, labels, NAMES)
         )
         assert actual == pytest.approx(expected, nan_ok=True)
-    options = dict(metrics=['ECE', 'NLL'], interval=0.9, groups=range(len(labels)))
-    actual, expected = compute_on_two_defaults(lambda: mmcalib.measure(probs, labels, **options))
+    actual, expected = compute_on_two_defaults(
+        lambda: mmcalib.measure(
+            probs, labels, ['ECE', 'NLL'], interval=0.9, groups=range(len(labels))
+        )
+    )
     assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
 def test_evaluate_default_device_changes_nothing(protocol, compute_on_two_defaults):
-    maps = draw()[0]
+    maps, _ = draw()
     labels = maps.argmax(dim=1)
     labels[:, :3] = 1
-    options = dict(metrics=['ECE', 'AECE', 'NLL'], protocol=protocol)
     actual, expected = compute_on_two_defaults(
-        lambda: mmcalib.evaluate(lambda x: x, [(maps, labels)], **options)
+        lambda: mmcalib.evaluate(
+            lambda x: x, [(maps, labels)], ['ECE', 'AECE', 'NLL'], protocol=protocol
+        )
     )
     assert actual == pytest.approx(expected)
 

@@ -1,4 +1,6 @@
-"""Labels as people have them: masked by numpy, as a column, one-hot, or of several classes."""
+"""Labels in other forms: masked by numpy, as a column, one-hot, or with several classes."""
+
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,21 +21,22 @@ METRICS = ['ECE', 'NLL', 'accuracy']
 
 
 def draw_predictions(shape=(60,), classes=3, seed=0):
-    """Return probabilities (N, K, *) that are confident, and labels, of which 3 of 4 agree."""
+    """Return confident probabilities (N, K, *), and labels of which about two thirds agree."""
     generator = np.random.default_rng(seed)
     logits = 2 * generator.normal(size=(shape[0], classes, *shape[1:]))
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    wrong = generator.integers(0, classes, shape)
-    labels = np.where(generator.random(shape) < 0.5, probs.argmax(axis=1), wrong)
+    random_labels = generator.integers(0, classes, shape)
+    labels = np.where(generator.random(shape) < 0.5, probs.argmax(axis=1), random_labels)
     return probs, labels
 
 
 def mask_some(values, seed=1):
+    """Return values of which 3 of 10 are masked, and which are not."""
     mask = np.random.default_rng(seed).random(values.shape) < 0.3
     return np.ma.array(values, mask=mask), ~mask
 
 
-def title_of(figure):
+def title(figure):
     return figure.axes[0].get_title()
 
 
@@ -49,7 +52,7 @@ def test_measure_masked_labels_do_not_count():
         measure(probs[kept][:, 1:2], (labels[kept] > 1).astype(int), 'accuracy')
     )
     assert mmcalib.evaluate(probs, masked, METRICS) == pytest.approx(expected)
-    assert title_of(reliability_diagram(probs, masked)) == title_of(
+    assert title(reliability_diagram(probs, masked)) == title(
         reliability_diagram(probs[kept], labels[kept])
     )
     assert classwise_adaptive_calibration_error(probs, masked) == pytest.approx(
@@ -87,7 +90,8 @@ def test_measure_masked_probabilities_do_not_count():
 
 def test_measure_masked_confidences_do_not_count():
     probs, labels = draw_predictions()
-    conf, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    conf = probs.max(axis=1)
+    correct = probs.argmax(axis=1) == labels
     masked, kept = mask_some(correct)
     expected = measure(conf=conf[kept], correct=correct[kept], metrics='ECE')
     assert measure(conf=conf, correct=masked, metrics='ECE') == pytest.approx(expected)
@@ -95,18 +99,19 @@ def test_measure_masked_confidences_do_not_count():
     assert measure(conf=conf, correct=floats, metrics='ECE') == pytest.approx(expected)
     masked = np.ma.array(conf, mask=~kept)
     assert measure(conf=masked, correct=correct, metrics='ECE') == pytest.approx(expected)
-    found = measure(conf=masked, correct=correct, metrics=['ECE'], interval=0.9)
-    assert found['ECE'] == pytest.approx(expected) and found['ECE_low'] <= found['ECE_high']
+    actual = measure(conf=masked, correct=correct, metrics=['ECE'], interval=0.9)
+    assert actual['ECE'] == pytest.approx(expected) and actual['ECE_low'] <= actual['ECE_high']
 
 
 def test_measure_masked_labels_of_several_do_not_count():
     probs, labels = draw_predictions((40,), 4)
-    probs, several = probs.clip(0, 0.9) ** 0.5, (np.arange(4) < labels[:, None]).astype(int)
+    probs = probs.clip(0, 0.9) ** 0.5
+    several = (np.arange(4) < labels[:, None]).astype(int)
     masked, kept = mask_some(several)
     expected = measure(probs, np.where(kept, several, 255), METRICS, ignore_index=255)
-    found = measure(probs, masked, METRICS)
+    actual = measure(probs, masked, METRICS)
     for name, values in expected.items():
-        assert found[name] == pytest.approx(values, nan_ok=True)
+        assert actual[name] == pytest.approx(values, nan_ok=True)
 
 
 @pytest.mark.parametrize('shape', [(80,), (4, 5, 6)])
@@ -123,7 +128,8 @@ def test_scaler_masked_labels_do_not_count(shape):
 
 def test_fit_confidence_masked_values_do_not_count():
     probs, labels = draw_predictions()
-    conf, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    conf = probs.max(axis=1)
+    correct = probs.argmax(axis=1) == labels
     masked, kept = mask_some(correct)
     expected = PlattScaler().fit_confidence(conf[kept], correct[kept]).parameters
     assert PlattScaler().fit_confidence(conf, masked).parameters == pytest.approx(expected)
@@ -132,13 +138,15 @@ def test_fit_confidence_masked_values_do_not_count():
 
 
 def test_image_risks_masked_labels_do_not_count():
-    predicted, labels = np.array([0, 1, 1, 2]), np.ma.array([0, 0, 1, 0], mask=[0, 0, 0, 1])
+    predicted = np.array([0, 1, 1, 2])
+    labels = np.ma.array([0, 0, 1, 0], mask=[0, 0, 0, 1])
     assert image_risks(predicted, labels) == image_risks(predicted[:3], labels.data[:3])
 
 
 def test_values_without_labels_masked_are_refused():
+    probs, labels = draw_predictions()
+    scaler = TemperatureScaler().fit(np.log(probs), labels)
     logits = np.ma.array(np.eye(3), mask=np.eye(3) == 1)
-    scaler = TemperatureScaler().fit(*[np.log(draw_predictions()[0]), draw_predictions()[1]])
     with pytest.raises(ValueError, match='logits has 3 masked values'):
         scaler.transform(logits)
 
@@ -162,9 +170,7 @@ def test_labels_of_one_column_are_read(shape):
     expected = measure(probs, labels, METRICS)
     assert measure(probs, column, METRICS) == pytest.approx(expected)
     assert measure(probs, column, METRICS, interval=0.9)['ECE'] == pytest.approx(expected['ECE'])
-    assert title_of(reliability_diagram(probs, column)) == title_of(
-        reliability_diagram(probs, labels)
-    )
+    assert title(reliability_diagram(probs, column)) == title(reliability_diagram(probs, labels))
     fitted = [TemperatureScaler().fit(np.log(probs), y).temperature_ for y in (labels, column)]
     assert fitted[0] == fitted[1]
 
@@ -180,32 +186,21 @@ def test_labels_of_one_column_of_a_binary_head_are_read(squeeze):
     assert fitted[0] == fitted[1]
 
 
-def test_labels_one_hot_and_several_are_told_apart():
-    probs, labels = draw_predictions()
-    one_hot = np.eye(3, dtype=int)[labels]
+@pytest.mark.parametrize('shape', [(60,), (4, 5, 6)])
+@pytest.mark.parametrize('door', ['measure', 'fit', 'reliability_diagram'])
+def test_labels_one_hot_and_several_are_told_apart(door, shape):
+    probs, labels = draw_predictions(shape)
+    one_hot = np.moveaxis(np.eye(3, dtype=int)[labels], -1, 1)
     several = one_hot.copy()
     several[0] = 1
-    maps, map_labels = draw_predictions((4, 5, 6))
-    map_one_hot = np.moveaxis(np.eye(3, dtype=int)[map_labels], -1, 1)
-    map_several = map_one_hot.copy()
-    map_several[0] = 1
-    fit = TemperatureScaler().fit
-    for read, values, target in (
-        (measure, probs, one_hot),
-        (measure, maps, map_one_hot),
-        (fit, np.log(probs), one_hot),
-        (fit, np.log(maps), map_one_hot),
-        (reliability_diagram, probs, one_hot),
-    ):
-        with pytest.raises(ValueError, match=r'one-hot.*argmax\(1\)'):
-            read(values, target)
-    for read, values, target in (
-        (measure, probs, several),
-        (measure, maps, map_several),
-        (fit, np.log(probs), several),
-        (fit, np.log(maps), map_several),
-        (reliability_diagram, probs, several),
-    ):
-        with pytest.raises(ValueError, match='several classes') as error:
-            read(values, target)
-        assert 'one-hot' not in str(error.value) and 'argmax' not in str(error.value)
+    if door == 'fit':
+        read = partial(TemperatureScaler().fit, np.log(probs))
+    elif door == 'measure':
+        read = partial(measure, probs)
+    else:
+        read = partial(reliability_diagram, probs)
+    with pytest.raises(ValueError, match=r'one-hot.*argmax\(1\)'):
+        read(one_hot)
+    with pytest.raises(ValueError, match='several classes') as error:
+        read(several)
+    assert 'one-hot' not in str(error.value) and 'argmax' not in str(error.value)

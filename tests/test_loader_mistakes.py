@@ -1,4 +1,4 @@
-"""Mistakes in what a loader gives: one line each, which names the value and the remedy."""
+"""Errors about the batches of a loader: one line each, with the value and the remedy."""
 
 import numpy as np
 import pytest
@@ -26,16 +26,17 @@ class Named(nn.Module):
         return self.layer(pixels)
 
 
-def error_of(function, *arguments, **options):
-    with pytest.raises(ValueError) as error:  # of ours, not a TypeError of torch
+def error_message(function, *arguments, **options):
+    """Return the one line of the ValueError that a call raises."""
+    with pytest.raises(ValueError) as error:
         function(*arguments, **options)
     message = str(error.value)
     assert '\n' not in message
     return message
 
 
-def readings(logits, labels, **options):
-    """Return what reads logits and labels, as functions without arguments."""
+def readers(logits, labels, **options):
+    """Return functions without arguments that read logits and labels, one for each door."""
     loader = [(logits, labels)]
     model = nn.Identity()
     return [
@@ -49,9 +50,9 @@ def readings(logits, labels, **options):
 @pytest.mark.parametrize('logits', [LOGITS, MAPS])
 def test_wrong_ignore_index_is_named(logits):
     labels = torch.zeros(len(logits), *logits.shape[2:], dtype=torch.long)
-    labels[:, ...][0] = 255
-    for read in readings(logits, labels, ignore_index=-100):
-        message = error_of(read)
+    labels[0] = 255
+    for read in readers(logits, labels, ignore_index=-100):
+        message = error_message(read)
         assert '255' in message and 'ignore_index=-100' in message
         assert 'set ignore_index' not in message
 
@@ -61,21 +62,21 @@ def test_wrong_ignore_index_is_named(logits):
 def test_labels_that_start_at_one_are_asked_for(logits, options):
     shape = logits[:, 0].shape
     labels = 1 + torch.arange(logits[:, 0].numel()).reshape(shape) % 3
-    reads = readings(logits, labels, **options)
+    reads = readers(logits, labels, **options)
     reads.append(lambda: MarginLabelSmoothingLoss(**options)(logits, labels))
     for read in reads:
-        message = error_of(read)
+        message = error_message(read)
         assert 'numbered from 1' in message and 'subtract 1' in message
     labels[0] = 0
-    for read in readings(logits, labels, **options):
-        assert 'numbered from 1' not in error_of(read)
+    for read in readers(logits, labels, **options):
+        assert 'numbered from 1' not in error_message(read)
 
 
 @pytest.mark.parametrize('function', FUNCTIONS)
 @pytest.mark.parametrize('pair', [(LOGITS, LABELS), [LOGITS, LABELS], (LOGITS.numpy(), LABELS)])
 def test_arrays_in_place_of_a_loader_are_told_to_be_batches(function, pair):
-    assert '[(inputs, labels)]' in error_of(function, Named(), pair)
-    assert '[(inputs, labels)]' in error_of(function, Named(), ({'pixels': LOGITS}, LABELS))
+    assert '[(inputs, labels)]' in error_message(function, Named(), pair)
+    assert '[(inputs, labels)]' in error_message(function, Named(), ({'pixels': LOGITS}, LABELS))
 
 
 def test_two_batches_are_no_arrays():
@@ -91,52 +92,53 @@ def test_masks_one_hot_or_of_several_classes_are_told_apart(function, shape):
     labels = torch.arange(2 * np.prod(shape)).reshape(2, *shape) % 3
     logits = torch.randn(2, 3, *shape)
     one_hot = nn.functional.one_hot(labels, 3).movedim(-1, 1)
-    message = error_of(function, nn.Identity(), [(logits, one_hot)])
+    message = error_message(function, nn.Identity(), [(logits, one_hot)])
     assert 'one-hot' in message and 'argmax(1)' in message
-    regions = one_hot.clone()  # as of BraTS: the tumour holds its core
+    regions = one_hot.clone()  # Regions are nested as in BraTS, where a tumour contains its core.
     regions[:, 1] |= regions[:, 2]
-    message = error_of(function, nn.Identity(), [(logits, regions)])
+    message = error_message(function, nn.Identity(), [(logits, regions)])
     assert 'several classes' in message and 'one-hot' not in message
     without_background = regions[:, 1:]
-    message = error_of(function, nn.Identity(), [(logits, without_background)])
+    message = error_message(function, nn.Identity(), [(logits, without_background)])
     assert 'several classes' in message and '(2, 2, ' in message
 
 
 @pytest.mark.parametrize('function', FUNCTIONS)
 def test_inputs_that_are_no_tensors_are_named(function):
     texts = ['a text'] * 12
-    assert 'texts' in error_of(function, Named(), [(texts, LABELS)])
-    assert 'texts' in error_of(function, Named(), [({'pixels': texts}, LABELS)])
-    assert 'numpy' in error_of(function, Named(), [(LOGITS.numpy(), LABELS)])
-    assert 'numpy' in error_of(function, Named(), [({'pixels': LOGITS.numpy()}, LABELS)])
-    assert 'lists' in error_of(function, Named(), [({'pixels': LOGITS.tolist()}, LABELS)])
-    assert 'lists' in error_of(function, Named(), [(LOGITS.tolist(), LABELS)])
+    assert 'texts' in error_message(function, Named(), [(texts, LABELS)])
+    assert 'texts' in error_message(function, Named(), [({'pixels': texts}, LABELS)])
+    assert 'numpy' in error_message(function, Named(), [(LOGITS.numpy(), LABELS)])
+    assert 'numpy' in error_message(function, Named(), [({'pixels': LOGITS.numpy()}, LABELS)])
+    assert 'lists' in error_message(function, Named(), [({'pixels': LOGITS.tolist()}, LABELS)])
+    assert 'lists' in error_message(function, Named(), [(LOGITS.tolist(), LABELS)])
 
 
 @pytest.mark.parametrize('function', FUNCTIONS)
 def test_keys_that_forward_lacks_are_named(function):
     batch = {'pixels': LOGITS, 'path': 'x', 'labels': LABELS}
-    message = error_of(function, Named(), [batch])
+    message = error_message(function, Named(), [batch])
     assert 'path' in message and 'pixels' in message
-    message = error_of(function, Named(), [{'pixel': LOGITS, 'labels': LABELS}])
+    message = error_message(function, Named(), [{'pixel': LOGITS, 'labels': LABELS}])
     assert 'not pixel' in message and 'pixels' in message
 
 
 def test_functions_may_take_what_they_like():
     weights = torch.randn(3, 3).numpy()
-    actual = mmcalib.evaluate(
-        lambda x: torch.from_numpy(x @ weights), [(LOGITS.numpy(), LABELS)], 'accuracy'
-    )
-    expected = mmcalib.evaluate(
-        nn.Identity(), [(LOGITS @ torch.from_numpy(weights), LABELS)], 'accuracy'
-    )
+
+    def numpy_model(inputs):
+        return torch.from_numpy(inputs @ weights)
+
+    actual = mmcalib.evaluate(numpy_model, [(LOGITS.numpy(), LABELS)], 'accuracy')
+    logits = LOGITS @ torch.from_numpy(weights)
+    expected = mmcalib.evaluate(nn.Identity(), [(logits, LABELS)], 'accuracy')
     assert actual == expected
 
 
 def test_memory_errors_of_the_model_stay():
     class Full(nn.Module):
         def forward(self, pixels, step):
-            raise torch.OutOfMemoryError('of its own')
+            raise torch.OutOfMemoryError('raised by the model')
 
     with pytest.raises(torch.OutOfMemoryError):
         mmcalib.evaluate(Full(), [({'pixels': LOGITS.tolist(), 'step': 3}, LABELS)])
@@ -145,7 +147,7 @@ def test_memory_errors_of_the_model_stay():
 def test_errors_of_the_model_itself_stay():
     class Broken(nn.Module):
         def forward(self, x):
-            raise TypeError('of its own')
+            raise TypeError('raised by the model')
 
-    with pytest.raises(TypeError, match='of its own'):
+    with pytest.raises(TypeError, match='raised by the model'):
         mmcalib.evaluate(Broken(), [(LOGITS, LABELS)])

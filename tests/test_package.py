@@ -1,4 +1,4 @@
-"""What importing and installing the package does, with and without what it may be used with."""
+"""Imports and installation of the package, with and without its optional packages."""
 
 import ast
 import importlib
@@ -16,7 +16,7 @@ import mmcalib
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
-# What `pip install mmcalib` alone does not bring.
+# `pip install mmcalib` alone does not install these.
 EXTRAS = (*TOOLBOXES, 'mmengine', 'torchvision', 'cv2')
 OPTIONAL = (
     *(*TOOLBOXES, 'torchvision', 'joblib', 'sklearn', 'scipy', 'imagecorruptions'),
@@ -108,16 +108,16 @@ def run(code, missing=()):
     ],
     ids=['library', 'everything', 'training', 'arrays', 'remedy'],
 )
-def test_what_works_without(code, missing):
+def test_import_without_packages_works(code, missing):
     result = run(code, missing)
     assert result.returncode == 0, result.stderr
 
 
-def test_that_what_is_missing_is_missed():
+def test_import_of_a_missing_package_fails():
     assert "No module named 'mmseg'" in run('import mmseg', ('mmseg',)).stderr
 
 
-def test_a_tool_without_mmengine_says_what_to_install():
+def test_tool_without_mmengine_says_what_to_install():
     tool = f"runpy.run_path('{ROOT}/tools/train.py', None, '__main__')"
     result = run(f"import runpy; sys.argv = ['train.py', 'a.py']; {tool}", ('mmengine',))
     assert result.returncode == 2 and 'Traceback' not in result.stderr
@@ -157,7 +157,7 @@ for toolbox in {toolboxes}:
     ],
     ids=['call', 'custom_imports'],
 )
-def test_all_is_registered_by_custom_imports_or_by_a_call(code, tmp_path):
+def test_register_by_custom_imports_or_by_a_call_registers_all(code, tmp_path):
     config = tmp_path / 'config.py'
     config.write_text(
         "custom_imports = dict(imports=['mmcalib'])\n"
@@ -262,11 +262,12 @@ def test_rooms_public_names_are_no_modules(name):
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     public = {alias.asname for node in imports for alias in node.names} - {None}
     assert len(public) > 5
-    assert not [each for each in public if inspect.ismodule(getattr(room, each))]
+    assert not [name for name in public if inspect.ismodule(getattr(room, name))]
 
 
-def test_the_wheel_carries_configs_and_tools(tmp_path):
-    copy, installed = tmp_path / 'copy', tmp_path / 'installed'  # a build may leave files
+def test_wheel_has_configs_and_tools(tmp_path):
+    copy = tmp_path / 'copy'  # A build may leave files.
+    installed = tmp_path / 'installed'
     ignored = shutil.ignore_patterns('.mim', '__pycache__')
     for name in ('mmcalib', 'configs', 'tools'):
         shutil.copytree(ROOT / name, copy / name, ignore=ignored)
@@ -287,11 +288,11 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     assert 'mmcalib = mmcalib.__main__:main' in entry_points.read_text()
     command = [sys.executable, '-m', 'mmcalib', 'train', '--help']
     environment = os.environ | {'PYTHONPATH': str(installed)}
-    said = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
-    assert said.startswith('usage: mmcalib train')
+    output = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
+    assert output.startswith('usage: mmcalib train')
 
 
-def test_the_commands_of_ci_are_those_of_the_readme():
+def test_ci_commands_are_those_of_the_readme():
     command = 'pip install -e ".[onedl,test]" && pytest'
     for name in ('README.md', '.ci/run'):
         assert command in (ROOT / name).read_text().splitlines()

@@ -19,14 +19,14 @@ class Output(dict):
 
 
 class LanguageModel(nn.Module):
-    """A causal model: its logits (N, L, K) at a place are of the next token."""
+    """A causal model: its logits (N, L, K) at a position predict the next token."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.table = nn.Embedding(WORDS, 8)
         self.head = nn.Linear(8, WORDS, bias=False)
-        self.head.weight = self.table.weight  # tied, so that a token predicts itself
+        self.head.weight = self.table.weight  # Tied weights make a token predict itself.
 
     def forward(self, input_ids, attention_mask=None, labels=None):
         return Output(logits=4 * self.head(self.table(input_ids)))
@@ -76,29 +76,32 @@ def test_few_labels_that_copy_input_ids_are_refused_at_the_end():
 def test_labels_that_are_shifted_measure_the_next_tokens():
     batches = token_batches()
     shifted = [(batch, batch['labels'][:, 1:]) for batch in batches]
-    options = dict(logits=next_tokens, ignore_index=-100)
-    actual = mmcalib.evaluate(LanguageModel(), shifted, ['NLL', 'accuracy'], **options)
+    actual = mmcalib.evaluate(
+        LanguageModel(), shifted, ['NLL', 'accuracy'], logits=next_tokens, ignore_index=-100
+    )
     ids = torch.cat([batch['input_ids'] for batch in batches])
     labels = torch.cat([batch['labels'] for batch in batches])
     logits = LanguageModel()(ids).logits.detach()
     losses = []
-    right = []
-    for row in range(len(ids)):
-        for place in range(ids.shape[1] - 1):
-            label = int(labels[row, place + 1])
+    correct = []
+    for text in range(len(ids)):
+        for position in range(ids.shape[1] - 1):
+            label = int(labels[text, position + 1])
             if label != -100:
-                losses.append(-float(logits[row, place].log_softmax(0)[label]))
-                right.append(int(logits[row, place].argmax()) == label)
+                losses.append(-float(logits[text, position].log_softmax(0)[label]))
+                correct.append(int(logits[text, position].argmax()) == label)
     assert actual['NLL'] == pytest.approx(np.mean(losses), abs=1e-5)
-    assert actual['accuracy'] == pytest.approx(100 * np.mean(right))
+    assert actual['accuracy'] == pytest.approx(100 * np.mean(correct))
 
 
 def test_labels_of_masked_tokens_are_measured():
     batches = token_batches()
     for batch in batches:
         batch['input_ids'] = torch.where(batch['labels'] % 3 == 0, 0, batch['input_ids'])
-    options = dict(logits=classes_second, ignore_index=-100)
-    assert mmcalib.evaluate(LanguageModel(), batches, 'NLL', **options) > 0
+    nll = mmcalib.evaluate(
+        LanguageModel(), batches, 'NLL', logits=classes_second, ignore_index=-100
+    )
+    assert nll > 0
 
 
 def test_classes_on_the_last_axis_are_told_to_move():
@@ -134,14 +137,14 @@ def test_axes_of_one_size_are_not_guessed(function):
 
 def test_axes_of_one_size_are_read_as_they_are_named():
     logits, labels = square_predictions()
-    right = float((logits.argmax(-1) == labels).float().mean())
+    accuracy = 100 * float((logits.argmax(-1) == labels).float().mean())
     moved = mmcalib.evaluate(
         nn.Identity(), [(logits, labels)], 'accuracy', logits=lambda x: x.movedim(-1, 1)
     )
-    assert moved == pytest.approx(100 * right)
+    assert moved == pytest.approx(accuracy)
     second = [(logits.movedim(-1, 1), labels)]
     named = mmcalib.evaluate(nn.Identity(), second, 'accuracy', logits=lambda x: x)
-    assert named == pytest.approx(100 * right)
+    assert named == pytest.approx(accuracy)
     # A batch of other sizes has shown the axes.
     longer = (torch.randn(2, 6, 9), torch.zeros(2, 9, dtype=torch.long))
     assert mmcalib.evaluate(nn.Identity(), [longer, *second], 'accuracy') > 0
@@ -151,7 +154,6 @@ def test_scaler_axes_of_one_size_are_not_guessed():
     logits, labels = square_predictions()
     with pytest.raises(ValueError, match=r'movedim\(-1, 1\)\[\.\.\., None\]'):
         TemperatureScaler().fit(logits, labels)
-    rows = TemperatureScaler().fit(logits.flatten(0, 1), labels.flatten()).temperature_
     groups = np.repeat(np.arange(4), 6)
     rows = TemperatureScaler().fit(logits.flatten(0, 1), labels.flatten(), groups).temperature_
     maps = TemperatureScaler().fit(logits.movedim(-1, 1)[..., None], labels[..., None])
@@ -162,6 +164,6 @@ def test_measure_axes_of_one_size_are_told_by_their_sums():
     logits, labels = square_predictions()
     with pytest.raises(ValueError, match=r'movedim\(-1, 1\)'):
         measure(logits.softmax(-1), labels)
-    right = float((logits.argmax(-1) == labels).float().mean())
+    accuracy = 100 * float((logits.argmax(-1) == labels).float().mean())
     actual = measure(logits.softmax(-1).movedim(-1, 1), labels, 'accuracy')
-    assert actual == pytest.approx(100 * right)
+    assert actual == pytest.approx(accuracy)

@@ -1,4 +1,4 @@
-"""The one writer of tables: what it escapes, aligns and wraps in each format."""
+"""Escaping, alignment and wrapping of text tables in each format."""
 
 import pytest
 

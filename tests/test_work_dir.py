@@ -1,4 +1,4 @@
-"""The files that a run writes: whole, its own, and as open to others as any file."""
+"""Files that a run writes: whole, not through links, and with usual permissions."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,12 @@ from mmcalib.files import whole_file
 from mmcalib.runs.record import Record, read_json
 
 
-def record(metric):
+def record(ece):
     model = dict(members=[])
-    return Record('digits', 'test', model=model, evaluation={}, metrics={'calibration/ECE': metric})
+    return Record('digits', 'test', model=model, evaluation={}, metrics={'calibration/ECE': ece})
 
 
-def test_record_is_not_written_through_a_link_that_another_has_put_there(tmp_path):
-    """In a folder that is shared, such as a group's."""
+def test_record_in_shared_folder_is_not_written_through_a_link(tmp_path):
     victim = tmp_path / 'victim'
     victim.write_text('precious')
     folder = tmp_path / 'shared'
