@@ -1,38 +1,191 @@
-"""The one placement that several processes agree on."""
+"""The layer that a scaling is folded into, and the models that it is attached to instead."""
+
+import copy
 
 import pytest
 import torch
+from overconfident_networks import (
+    OVERCONFIDENCE,
+    SHAPES,
+    Network,
+    assert_predicts_scaled_probabilities,
+    draw_classes,
+    make_data,
+    make_loader,
+)
+from torch import nn
+from torch.nn.utils import prune
 
-from mmcalib.calibration.place import Placement, place_on_all_processes
-from mmcalib.errors import UserError
-
-
-def gather_with(*others):
-    """Return a gather function of a process whose others have computed these results."""
-    return lambda result: [result, *others]
-
-
-def test_place_on_all_processes_one_attaches_all_attach():
-    folded = Placement(layers=['fc'], tensors={'fc.weight': torch.zeros(1)})
-    attached = Placement(reason='halving fc does not halve the logits')
-    actual = place_on_all_processes(lambda: folded, gather_with((attached, None)))
-    assert actual.layers == [] and actual.reason == attached.reason
+import mmcalib
 
 
-def test_place_on_all_processes_other_layers_attaches():
-    first = Placement(layers=['fc'])
-    second = Placement(layers=['other'])
-    actual = place_on_all_processes(lambda: first, gather_with((second, None)))
-    assert actual.layers == [] and 'each predict some of the images' in actual.reason
+def test_calibrate_model_that_is_one_layer_folds():
+    network, inputs, labels = make_data()
+    features = network.features(inputs).detach()
+    calibrated = mmcalib.calibrate(network.fc, make_loader(features, labels), method='vector')
+    assert calibrated.folded_into == ['']
+    assert 'Folded into the model' in str(calibrated)
+    assert not torch.equal(calibrated.model.weight, network.fc.weight)
 
 
-def test_place_on_all_processes_same_layers_folds():
-    placement = Placement(layers=['fc'], difference=1e-7)
-    assert place_on_all_processes(lambda: placement, gather_with((placement, None))) is placement
+def test_calibrate_half_precision_attaches():
+    network, inputs, labels = make_data()
+    calibrated = mmcalib.calibrate(network.bfloat16(), make_loader(inputs.bfloat16(), labels))
+    assert calibrated.attached == 'torch.bfloat16 rounds the scaled weights of fc by too much'
+    assert calibrated.difference < 1e-4
 
 
-def test_place_on_all_processes_error_of_one_is_raised_by_all():
-    with pytest.raises(UserError, match='the model predicts otherwise'):
-        place_on_all_processes(
-            lambda: Placement(layers=['fc']), gather_with((None, 'the model predicts otherwise'))
+def test_calibrate_half_precision_layer_as_model_names_the_model():
+    network, inputs, labels = make_data()
+    features = network.features(inputs).detach()
+    loader = make_loader(features.bfloat16(), labels)
+    calibrated = mmcalib.calibrate(network.fc.bfloat16(), loader)
+    expected = 'torch.bfloat16 rounds the scaled weights of the model by too much'
+    assert calibrated.attached == expected
+
+
+class TwoHeads(nn.Module):
+    """A model with two heads, of which the sign of the last input chooses one for each image."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.positive = copy.deepcopy(network.fc)
+        self.negative = copy.deepcopy(network.fc)
+        self.negative.weight.data *= 2
+
+    def forward(self, x):
+        features = self.network.features(x[:, :5])
+        is_positive = x[:, 5:] > 0
+        if is_positive.all():
+            return self.positive(features)
+        if not is_positive.any():
+            return self.negative(features)
+        return torch.where(is_positive, self.positive(features), self.negative(features))
+
+
+# The sign of the last input of each of 160 images, in batches of 16.
+SIGNS = {
+    'halves': [1] * 80 + [-1] * 80,
+    'one_batch_in_the_middle': [1] * 64 + [-1] * 32 + [1] * 64,
+    'last_batch': [1] * 144 + [-1] * 16,
+    'one_batch_of_ten': [1] * 112 + [-1] * 16 + [1] * 32,
+    'mixed_in_a_batch': [1] * 72 + [-1] * 16 + [1] * 72,
+}
+
+
+@pytest.mark.parametrize('order', SIGNS)
+def test_calibrate_two_heads_predicts_scaled_probabilities(order):
+    network, inputs, labels = make_data(num_images=160)
+    signs = torch.tensor(SIGNS[order], dtype=torch.float32)[:, None]
+    inputs = torch.cat([inputs, signs], dim=1)
+    model = TwoHeads(network)
+    loader = make_loader(inputs, labels)
+    calibrated = mmcalib.calibrate(model, loader)
+    assert_predicts_scaled_probabilities(calibrated, model, inputs)
+    actual = mmcalib.evaluate(calibrated.model, loader, ['NLL'])['NLL']
+    standard_error = calibrated.errors['after']['NLL']
+    assert actual == pytest.approx(calibrated.after['NLL'], abs=standard_error)
+
+
+class CappedLogits(nn.Module):
+    """A model whose logits have a largest and a smallest value."""
+
+    def __init__(self, network, limit):
+        super().__init__()
+        self.network = network
+        self.limit = limit
+
+    def forward(self, x):
+        return self.network(x).clamp(-self.limit, self.limit)
+
+
+@pytest.mark.parametrize('shape', [(), (6, 7)])
+@pytest.mark.parametrize('sign', [1, -1])
+def test_calibrate_logits_capped_in_a_late_batch_attaches(shape, sign):
+    network, inputs, labels = make_data(shape, num_images=160)
+    with torch.no_grad():
+        logits = network(inputs)
+    highest = (sign * logits).flatten(1).amax(dim=1)
+    order = highest.argsort()
+    # The largest logits come in the last batch but one.
+    order = torch.cat([order[:128], order[144:], order[128:144]])
+    limit = highest.sort().values[143:146].mean().item()
+    model = CappedLogits(network, limit)
+    loader = make_loader(inputs[order], labels[order])
+    calibrated = mmcalib.calibrate(model, loader, method='vector')
+    assert calibrated.attached is not None
+    assert_predicts_scaled_probabilities(calibrated, model, inputs)
+
+
+class TransposedConvolution(nn.Module):
+    """A model whose last layer is a transposed convolution, as that of MONAI's UNet."""
+
+    def __init__(self, shape, *, groups=1, bias=True):
+        super().__init__()
+        layers = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+        self.network = Network(shape, num_logits=8)
+        self.last = layers[len(shape)](
+            8, 4, kernel_size=3, stride=2, padding=1, output_padding=1, groups=groups, bias=bias
         )
+
+    def forward(self, x):
+        return self.last(self.network(x))
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix'])
+@pytest.mark.parametrize('shape', [(6,), (6, 7), (3, 4, 5)])
+@pytest.mark.parametrize('options', [{}, {'groups': 4}, {'bias': False}])
+def test_calibrate_transposed_convolution_predicts_scaled_probabilities(options, shape, method):
+    _, inputs, _ = make_data(shape, num_images=40)
+    model = TransposedConvolution(shape, **options).eval()
+    with torch.no_grad():
+        labels = draw_classes(model(inputs) / OVERCONFIDENCE)
+    calibrated = mmcalib.calibrate(model, make_loader(inputs, labels), method=method)
+    assert_predicts_scaled_probabilities(calibrated, model, inputs)
+    # Classes are scaled and shifted by a layer with a bias and without groups alone.
+    can_fold = method == 'temperature' or options == {}
+    assert calibrated.folded_into == (['last'] if can_fold else [])
+
+
+def add_weight_norm(network):
+    nn.utils.weight_norm(network.fc)
+
+
+def prune_weights(network):
+    prune.random_unstructured(network.fc, 'weight', amount=0.2)
+
+
+# Tensors that are computed from others, which copy.deepcopy refuses.
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('change_weights', [add_weight_norm, prune_weights])
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_calibrate_computed_weight_attaches(method, change_weights):
+    network, inputs, labels = make_data()
+    change_weights(network)
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
+    assert_predicts_scaled_probabilities(calibrated, network, inputs)
+    assert calibrated.folded_into == []
+    assert 'the weight of fc is shared, or computed' in calibrated.attached
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_calibrate_model_with_stored_features_folds(method):
+    network, inputs, labels = make_data()
+    network.stored_features = network.body(inputs)
+    network.stored_logits = {'all': [network.fc(network.body(inputs))]}
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
+    assert_predicts_scaled_probabilities(calibrated, network, inputs)
+    assert calibrated.folded_into == ['fc']
+
+
+@pytest.mark.parametrize('kind', SHAPES)
+def test_calibrate_folded_matrix_is_saved_by_safetensors(kind, tmp_path):
+    safetensors = pytest.importorskip('safetensors.torch')
+    network, inputs, labels = make_data(SHAPES[kind], num_images=120)
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method='matrix')
+    assert calibrated.folded_into == ['fc']
+    state = calibrated.model.state_dict()
+    assert all(value.is_contiguous() for value in state.values())
+    safetensors.save_file(state, tmp_path / 'model.safetensors')
