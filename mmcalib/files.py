@@ -21,6 +21,8 @@ STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
 # The record of a sweep over a parameter of the loss.
 SWEEP = 'sweep.json'
+# The start of the folder that a later training moves the files of an earlier one to.
+EARLIER = 'earlier_'
 # Errors of numpy for tables and maps that are cut off, overwritten, or of another kind.
 BROKEN_FILE = (
     AttributeError,

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS
+from mmcalib.files import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.names import OOD
 from mmcalib.names import OOD_GROUPS
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record
-from mmcalib.runs.work_dir import EARLIER
 
 # Files that mark the folder of a run; where it has no test, why, by the first of them.
 REASON_BY_FILE = {

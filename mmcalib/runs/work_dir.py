@@ -10,17 +10,18 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from mmcalib.errors import UserError
-from mmcalib.files import RESULTS, check_writable
+from mmcalib.files import EARLIER, RESULTS, check_writable
+from mmcalib.runs.safe_loading import CUT_OFF, damage
 
 # Files that a training and its test leave beside logs.
 RUN_FILES = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
-EARLIER = 'earlier_'  # the start of the folder that a later training moves them to
 
 
 def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
     """Move the files of an earlier run in a work dir into its next free folder ``earlier_N``.
 
-    So one work dir never holds checkpoints and results of two trainings. Logs stay.
+    So one work dir never holds checkpoints and results of two trainings. Logs stay. A checkpoint
+    that was cut off, as by a kill in the first save of a training, cannot be read and is removed.
 
     Args:
         folder: The work dir, which may be missing.
@@ -34,7 +35,11 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
     paths = []
     for pattern in RUN_FILES:
         for path in sorted(folder.glob(pattern)):
-            if path.is_file() and path.resolve() != kept:
+            if not path.is_file() or path.resolve() == kept:
+                continue
+            if path.suffix == '.pth' and damage(path) == CUT_OFF:
+                path.unlink()
+            else:
                 paths.append(path)
     if not paths:
         return None

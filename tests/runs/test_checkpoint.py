@@ -330,6 +330,16 @@ def test_train_refused_moves_no_earlier_files(trained, tmp_path):
     assert set_aside(tmp_path, keep=start) is None and set_aside(tmp_path / 'none') is None
 
 
+def test_set_aside_removes_checkpoint_that_was_cut_off(trained, tmp_path):
+    whole = trained.read_bytes()
+    (tmp_path / 'epoch_1.pth').write_bytes(whole[: len(whole) // 2])
+    assert set_aside(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    (tmp_path / 'epoch_1.pth').write_bytes(whole)
+    assert set_aside(tmp_path) == tmp_path / 'earlier_1'
+    assert (tmp_path / 'earlier_1/epoch_1.pth').read_bytes() == whole
+
+
 def test_resume_damaged_last_takes_newest_whole(tmp_path):
     cfg = Config(dict(work_dir=str(tmp_path)))
     resume_from(cfg, 'auto')
