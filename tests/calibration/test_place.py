@@ -1,6 +1,7 @@
 """The layer that a scaling is folded into, and the models that it is attached to instead."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import mmcalib
+from mmcalib.calibration.place import largest_difference
 
 
 def test_calibrate_model_that_is_one_layer_folds():
@@ -189,3 +191,9 @@ def test_calibrate_folded_matrix_is_saved_by_safetensors(kind, tmp_path):
     state = calibrated.model.state_dict()
     assert all(value.is_contiguous() for value in state.values())
     safetensors.save_file(state, tmp_path / 'model.safetensors')
+
+
+def test_largest_difference_nan_is_infinite():
+    ones = torch.ones(1)
+    nan = torch.full((1,), math.nan)
+    assert largest_difference([ones, ones], [ones, nan]) == math.inf
