@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
+import re
 import secrets
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from mmcalib.errors import UserError
@@ -23,6 +27,11 @@ MAPS = 'confidence_maps.npz'
 SWEEP = 'sweep.json'
 # The start of the folder that a later training moves the files of an earlier one to.
 EARLIER = 'earlier_'
+# The temporary file of one that is being written: the machine and the process that write it.
+MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+TEMPORARY_NAME = re.compile(
+    r'\..*\.(?P<machine>[0-9a-f]{6})-(?P<process>\d{1,7})-[0-9a-f]{8}(\.[^.]*)?'
+)
 # Errors of numpy for tables and maps that are cut off, overwritten, or of another kind.
 BROKEN_FILE = (
     AttributeError,
@@ -85,8 +94,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent.absolute())
     # The temporary file has the suffix too, since some writers would add theirs.
-    temporary = path.with_name(f'.{path.stem}.{secrets.token_hex(8)}{path.suffix}')
+    mark = f'{MACHINE}-{os.getpid()}-{secrets.token_hex(4)}'
+    temporary = path.with_name(f'.{path.stem}.{mark}{path.suffix}')
     try:
         # In a shared folder, another user may have put a link under a name that can be guessed.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -97,3 +108,26 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@cache  # A folder of predictions has a file for each image, and is searched once.
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that killed processes of this machine have left in a folder."""
+    for path in folder.glob('.*'):
+        match = TEMPORARY_NAME.fullmatch(path.name)
+        if match and match['machine'] == MACHINE and not is_running(int(match['process'])):
+            with suppress(OSError):  # Another process has removed it, or it is another user's.
+                path.unlink()
+
+
+def is_running(process: int) -> bool:
+    """Return whether there is a process of this id; elsewhere than on POSIX, assume it."""
+    if os.name != 'posix':
+        return True
+    try:
+        os.kill(process, 0)  # Signal 0 is not sent.
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # It is another user's.
+        return True
+    return True

@@ -58,7 +58,7 @@ OBJECT_COLUMNS = (
     'files',
 )
 # Names of the temporary files that whole_file leaves if its process is killed.
-TEMPORARY_SCORES = re.compile(r'\..*\.[0-9a-f]+\.json')
+TEMPORARY_SCORES = re.compile(r'\..*\.[0-9a-f-]+\.json')
 
 
 class PredictionFolder:
