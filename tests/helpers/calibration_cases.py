@@ -27,7 +27,7 @@ TRUTH = 2.5
 
 @dataclass(frozen=True)
 class Case:
-    """What is calibrated, and what must come of it.
+    """A model with its images, a method, and the expected result.
 
     Attributes:
         maps: Whether the network segments.
@@ -92,7 +92,7 @@ CASES = {
 
 @dataclass
 class Outcome:
-    """What a door tells of a calibration.
+    """The result of a calibration by function or by command.
 
     Attributes:
         record: The record of the calibration.
@@ -150,7 +150,7 @@ class TorchNetwork(nn.Module):
         return nn.functional.interpolate(logits, SIZE, mode='bilinear', align_corners=False)
 
 
-def config_of(case: Case) -> Config:
+def case_config(case: Case) -> Config:
     """Return the config of a case, whose images are in ``data.npz``."""
     scope = 'mmseg' if case.maps else 'mmpretrain'
     if case.maps:
@@ -200,7 +200,7 @@ def config_of(case: Case) -> Config:
 
 def write_case(case: Case) -> nn.Module:
     """Write ``config.py``, ``data.npz`` and ``model.pth``, and return the model."""
-    config = config_of(case)
+    config = case_config(case)
     init_default_scope(config.default_scope)
     torch.manual_seed(0)
     model = MODELS.build(config.copy().model).eval()
@@ -260,7 +260,7 @@ def draw_labels(case: Case, logits: torch.Tensor, generator: torch.Generator) ->
     return labels.byte() if case.maps else labels
 
 
-def by_function(case: Case) -> Outcome:
+def calibrate_by_function(case: Case) -> Outcome:
     """Calibrate the network as any torch model, in Python."""
     network = TorchNetwork(write_case(case), case.maps)
     stored = np.load('data.npz')
@@ -282,7 +282,7 @@ def by_function(case: Case) -> Outcome:
     return Outcome(calibrated.to_dict(), str(calibrated), probabilities(case, logits))
 
 
-def by_command(case: Case, run: Callable) -> Outcome:
+def calibrate_by_command(case: Case, run: Callable) -> Outcome:
     """Calibrate a checkpoint of the same network on the command line."""
     write_case(case)
     arguments = ['--out', 'out.pth', '--method', case.method, '--work-dir', 'work', '--overwrite']
