@@ -7,6 +7,7 @@ from itertools import chain
 
 from mmcalib.options import check_choice
 
+AUTO = 'auto'  # the method that a calibration chooses itself
 METHODS = (
     *('temperature', 'vector', 'matrix', 'ets', 'isotonic', 'platt', 'beta'),
     *('class-temperatures', 'class-conditional'),

@@ -1,4 +1,4 @@
-"""The one calibration: read, draw, group, refuse, fit, place and measure, whatever the source."""
+"""The steps of every calibration: read, draw, group, refuse, fit, place and measure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmcalib.calibration.loader_source import LoaderSource
 from mmcalib.calibration.place import OriginalLogits, place, place_on_all_processes, prove
 from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
-from mmcalib.names import NUM_SAMPLES
+from mmcalib.names import AUTO, NUM_SAMPLES
 from mmcalib.options import check_choice
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 from mmcalib.posthoc.methods import SCALERS
@@ -33,8 +33,6 @@ from mmcalib.predictions.groups import check_order, group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import gather_one_process
-
-AUTO = 'auto'
 
 
 def calibrate(
@@ -48,9 +46,9 @@ def calibrate(
     device: str | torch.device | None = None,
     copy: bool = True,
 ) -> Calibrated:
-    r"""Return a calibrated copy of any torch model, and what its probabilities gained.
+    r"""Return a calibrated copy of any torch model, with its metrics before and after.
 
-    The model runs once over the loader, and the scaling of the least likelihood loss is folded into
+    The model runs once over the loader, and the scaling with the lowest NLL is folded into
     the layer that predicts, which is found by running it: the copy is of the same class, with the
     same keys, and as fast. A scaling that no layer can absorb is attached: then the copy is a
     :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. To prove that its
@@ -68,9 +66,10 @@ def calibrate(
             :mod:`mmcalib.predictions.loader`. Logits are ``(N, K)`` or ``(N, K, *)`` with labels
             ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels ``(N, L)`` of 0 and 1 are several
             labels, which get a scaling each.
-        method: A key of ``mmcalib.posthoc.SCALERS``; ``'auto'`` for the simplest within a standard
-            error of the best cross-validated likelihood, below ten groups for a temperature if it
-            is above 1 by two standard errors; or a scaler with options.
+        method: A key of ``mmcalib.posthoc.SCALERS``; or a scaler with options; or ``'auto'`` for
+            the simplest method within one standard error of the best cross-validated likelihood.
+            With fewer than ten groups, auto takes a temperature, and only if it is above 1 by two
+            standard errors.
         logits: A function that takes the logits out of the model's output; by default they are its
             ``logits``, its ``['out']``, or the output itself.
         groups: A name for each image, in the order of a loader whose sampler is sequential: images
@@ -82,14 +81,17 @@ def calibrate(
 
     Raises:
         TypeError: If the model is no ``nn.Module``.
-        ValueError: For a model that is calibrated already, cannot be copied, or returns no single
-            tensor of logits;
-            for batches without labels, labels of one class only or out of range, probabilities or
-            NaN in place of logits; for a method that is unknown or not for such a head.
+        UserError: For a model that is calibrated already, cannot be copied, or returns no single
+            tensor of logits; for batches without labels, labels of one class only or out of range,
+            probabilities or NaN in place of logits; for a method that is unknown or not for such a
+            head.
     """
-    model = uncalibrated(model)
-    scaler = method if isinstance(method, LogitScaler) else None
-    if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
+    model = unwrap_uncalibrated(model)
+    if isinstance(method, LogitScaler):
+        scaler = method
+    elif check_choice('method', method, (AUTO, *SCALERS)) == AUTO:
+        scaler = None
+    else:
         scaler = SCALERS[method]()
     if groups is not None:  # Checked before the long part.
         check_order(loader)
@@ -98,14 +100,14 @@ def calibrate(
         if int(group_numbers(groups, len(groups)).max()) == 0:
             raise UserError('all images are of one group: calibrate on two or more')
     source = LoaderSource(loader, logits=logits, ignore_index=ignore_index)
-    # Fits need gradients, and a model that is copied in inference mode could not be trained.
+    # Fits need gradients. A model that is copied in inference mode could never be trained.
     with full_precision(), torch.inference_mode(False), torch.enable_grad():
         if copy:
             model = copy_model(model).eval()
         if device is not None:
             model = model.to(device)
         calibrated = calibrate_source(model, source, scaler, groups=groups)
-        calibrated.model = calibrated_model(model, calibrated, source)
+        calibrated.model = apply_placement(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
 
@@ -118,8 +120,8 @@ def calibrate_source(
     groups: Sequence[Hashable] | Tensor | None = None,
     num_samples: int | None = None,
     cross_fit: bool | str = True,
-    measures_all: bool = False,
-    placing: bool = True,
+    measure_all: bool = False,
+    find_place: bool = True,
     needs_information: bool = True,
     num_bins: int = 15,
     seed: int = 0,
@@ -136,11 +138,11 @@ def calibrate_source(
         groups: The group of each image in the order of the data; None if every image is one.
         num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
             classified images.
-        cross_fit: Whether each image is scored by a scaling that was fitted without its fold; 'if
-            cheap' where that takes no longer than about a minute.
-        measures_all: Whether the metrics are of all predictions, for which maps are read twice, and
+        cross_fit: Whether each image is scored by a scaling that was fitted without its fold;
+            ``'if cheap'`` to do so only if it takes at most about a minute.
+        measure_all: Whether the metrics are of all predictions, for which maps are read twice, and
             not of those drawn.
-        placing: Whether to find the place of the scaling in the model.
+        find_place: Whether to find the place of the scaling in the model.
         needs_information: Whether to refuse logits that say nothing about the labels; False for a
             smoke run, which only shows that all works.
         num_bins: The number of bins of ECE and AECE.
@@ -158,18 +160,17 @@ def calibrate_source(
         if num_samples is None:
             num_samples = NUM_SAMPLES if pixels else math.inf
         all_batches: Iterable[ImagePredictions] = chain([first], batches)
-        if measures_all and not pixels:
-            all_batches = list(all_batches)
+        if measure_all and not pixels:
+            all_batches = list(all_batches)  # Rows are small, so they are kept and not read twice.
         draw = draw_predictions(all_batches, source, num_samples=num_samples, seed=seed)
-    if groups is not None:
-        groups = group_numbers(groups, draw.num_images)
-    independent = independent_groups(draw, source, groups)
+    given_groups = None if groups is None else group_numbers(groups, draw.num_images)
+    independent = independent_groups(draw, source, given_groups)
     draw, independent = sort_by_group(draw, independent)
     information = logit_information(draw, independent.index)
     check_determined(draw, information if needs_information else None, pixels=pixels)
     fit = fit_scaling(draw, independent, scaler, pixels=pixels, cross_fit=cross_fit, seed=seed)
     placement = None
-    if placing and fit.scaler is not None:
+    if find_place and fit.scaler is not None:
         placement = place_on_all_processes(
             partial(place, model, fit.scaler, source.kept, source.run, sigmoids=several_labels),
             source.gather,
@@ -180,7 +181,7 @@ def calibrate_source(
         fold_of_image = fit.fold_of_group[independent.of_image]
     measured: Iterable[ImagePredictions] = [draw.rows]
     gather = gather_one_process  # All processes have all that was drawn.
-    if measures_all:
+    if measure_all:
         measured = source.read(model, 'Before and after') if pixels else all_batches
         gather = source.gather
     effect = measure_effect(
@@ -225,7 +226,7 @@ def scaler_for_head(scaler: LogitScaler, predictions: ImagePredictions) -> Scale
     return scaler
 
 
-def calibrated_model(model: nn.Module, calibrated: Calibrated, source: LoaderSource) -> nn.Module:
+def apply_placement(model: nn.Module, calibrated: Calibrated, source: LoaderSource) -> nn.Module:
     """Put a scaling into a model, or behind it, and return what predicts scaled probabilities."""
     placement = calibrated.placement
     if placement is None:
@@ -244,7 +245,7 @@ def calibrated_model(model: nn.Module, calibrated: Calibrated, source: LoaderSou
     return model
 
 
-def uncalibrated(model: nn.Module) -> nn.Module:
+def unwrap_uncalibrated(model: nn.Module) -> nn.Module:
     """Return a model that can be calibrated; of a compiled one, what was compiled.
 
     Raises:
@@ -257,4 +258,4 @@ def uncalibrated(model: nn.Module) -> nn.Module:
     if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
         by = f' (by {earlier})' if earlier else ''
         raise UserError(f'the model is calibrated already{by}: give the original')
-    return getattr(model, '_orig_mod', model)  # whose layers run
+    return getattr(model, '_orig_mod', model)  # Hooks see the layers of the original module.

@@ -13,6 +13,9 @@ from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
 from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 
+# A prime above the number of images, so that those of two seeds seldom meet.
+SEED_FACTOR = 1_000_003
+
 
 @dataclass(frozen=True)
 class Draw:
@@ -61,8 +64,8 @@ def draw_predictions(
 
     Every valid prediction gets a random priority and the `num_samples` lowest are kept, so each is
     as likely as any other, whatever the sizes of the images. What is drawn depends on the seeds,
-    neither on the batch size nor on the number of processes. At most twice as many are in memory,
-    and a batch.
+    neither on the batch size nor on the number of processes. At most twice `num_samples`
+    predictions are in memory, and a batch.
 
     Args:
         batches: The predictions that this process has read.
@@ -144,7 +147,7 @@ def _rows_below(
 
 def _random_numbers(seed: int, image_seed: int, size: int) -> Tensor:
     """Return random numbers from 0 to 1, ``(size,)`` float64, which the two seeds decide."""
-    generator = torch.Generator().manual_seed(1_000_003 * seed + image_seed)
+    generator = torch.Generator().manual_seed(SEED_FACTOR * seed + image_seed)
     return torch.rand(size, generator=generator, dtype=torch.float64, device='cpu')
 
 

@@ -1,4 +1,4 @@
-"""The metrics of predictions as they are and scaled, each by the scaling of its fold."""
+"""Metrics before and after a scaling; each prediction is scaled by the scaling of its fold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import gather_one_process
 
 NUM_BOOTSTRAP = 200  # draws, which tell a standard error to 5 %
-COVERAGE = 0.95  # Any coverage keeps what is needed of each image.
 
 
 @dataclass
@@ -50,7 +49,7 @@ def measure_effect(
     num_bins: int = 15,
     gather: Callable[[Any], list] = gather_one_process,
 ) -> Effect:
-    """Measure predictions as they are and scaled, in one pass.
+    """Measure predictions before and after a scaling, in one pass.
 
     Args:
         batches: The predictions that this process has read.
@@ -58,8 +57,8 @@ def measure_effect(
         fold_of_image: The fold of each image by its index, ``(n,)`` int64; None for one scaler.
         group_of_image: The group of each image by its index, ``(n,)`` int64; None if every image
             is a group.
-        threshold: The probability above which a sigmoid predicts its class; None if the predicted
-            classes stay.
+        threshold: The probability above which a sigmoid predicts its class; None if the classes
+            stay, as those of a head that predicts the labels of the highest scores.
         num_bins: The number of bins of ECE and AECE.
         gather: A function that returns a list of the values of all processes, which all have to
             call this; by default each process measures for itself.
@@ -82,8 +81,8 @@ def measure_effect(
             after.add(scaled)
     shares = gather((num_predictions, changed))
     return Effect(
-        before=before.compute_without_intervals(),
-        after=after.compute_without_intervals(),
+        before=before.compute(),
+        after=after.compute(),
         errors={
             'before': _standard_errors(before, group_of_image),
             'after': _standard_errors(after, group_of_image),
@@ -101,8 +100,8 @@ def scale_predictions(
     Args:
         part: The predictions, with logits.
         scaler: The fitted scaler.
-        threshold: The probability above which a sigmoid predicts its class; None if the predicted
-            classes stay.
+        threshold: The probability above which a sigmoid predicts its class; None if the classes
+            stay, as those of a head that predicts the labels of the highest scores.
     """
     if part.several_labels:
         logits = scaler.transform(part.logits[:, 0])[:, None]
@@ -136,12 +135,12 @@ def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> st
 def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:
     """Return an empty stream that keeps bins and sums of each image."""
     return StreamingMetrics(
-        DEFAULT_METRICS, num_bins=num_bins, interval=COVERAGE, per_label=False, gather=gather
+        DEFAULT_METRICS, num_bins=num_bins, keep_images=True, per_label=False, gather=gather
     )
 
 
 def _standard_errors(stream: StreamingMetrics, group_of_image: Tensor | None) -> dict[str, float]:
-    """Return the standard errors of metrics over groups, by a bootstrap; none of one group."""
+    """Return the standard errors of metrics over groups, by a bootstrap. One group has none."""
     if group_of_image is None:
         bins, sums = stream.image_tables()
     else:

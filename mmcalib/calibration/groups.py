@@ -12,7 +12,7 @@ from mmcalib.calibration.folds import FOLDS
 from mmcalib.calibration.source import Source
 from mmcalib.posthoc.logits import with_other_class
 
-# Standard errors from 0: one of 160 independent splits goes beyond it by chance.
+# Standard errors from 0, beyond which one of 160 data sets of independent images is by chance.
 ALIKE = 2.5
 
 
@@ -37,8 +37,9 @@ class Groups:
 def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) -> Groups:
     """Return the groups of images that are independent, of those that have a valid prediction.
 
-    They are the given groups, otherwise the images. Where those next to each other are alike, as
-    the frames of a video are, they are 5 runs of neighbours, one for each fold of a cross-fit.
+    They are the given groups, otherwise the images. If groups, or images, next to each other are
+    alike, as the frames of a video are, they are not independent: then the groups are 5 runs of
+    neighbours, one for each fold of a cross-fit.
 
     Args:
         draw: The predictions.
@@ -46,8 +47,8 @@ def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) 
         given_groups: The group of each image by its index in the data, ``(n,)`` int64 numbered
             in the order of the first images; None if every image is a group.
     """
-    images = draw.images if given_groups is None else given_groups[draw.images]
-    index = images.unique(return_inverse=True)[1]
+    numbers = draw.images if given_groups is None else given_groups[draw.images]
+    index = numbers.unique(return_inverse=True)[1]
     of_image = _by_image(draw.images, index, draw.num_images)
     count = int(index.max()) + 1
     can_be_runs = source.in_order and count > FOLDS
@@ -55,6 +56,8 @@ def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) 
         of_image = of_image * FOLDS // count
         return Groups(of_image[draw.rows.images], of_image, FOLDS, are_runs=True)
     if given_groups is None:
+        # A loader that shuffles numbers its images by their content, so that the folds do not
+        # depend on the order.
         numbers = source.image_numbers(draw.rows)
         if numbers is not None:
             of_image = _by_image(draw.rows.images, numbers, draw.num_images)
@@ -63,9 +66,10 @@ def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) 
 
 
 def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
-    """Return the predictions in the order of their groups, so that sums are the same in any order.
+    """Return the predictions in the order of their groups.
 
-    Groups may be numbered by what is in them, and a loader may shuffle.
+    The last digits of a sum depend on the order of its terms, so a loader that shuffles would
+    otherwise give other ones.
     """
     return draw.sorted_by(groups.index), replace(groups, index=groups.index.sort().values)
 
@@ -90,26 +94,27 @@ def neighbours_alike(draw: Draw, index: Tensor) -> bool:
     num_predictions = torch.bincount(index)[:, None]
     if draw.rows.several_labels:
         is_true = (draw.labels == 1).to(draw.logits.dtype)
-        error = (draw.logits.sigmoid() - is_true).masked_fill(draw.labels < 0, 0.0)
+        row_error = (draw.logits.sigmoid() - is_true).masked_fill(draw.labels < 0, 0.0)
         class_counts = is_true.new_zeros(len(num_predictions), is_true.shape[1])
         class_counts.index_add_(0, index, is_true)
     else:
-        error = with_other_class(draw.logits).softmax(dim=1)
-        num_classes = error.shape[1]
-        error[torch.arange(len(index), device='cpu'), draw.labels] -= 1
+        row_error = with_other_class(draw.logits).softmax(dim=1)
+        num_classes = row_error.shape[1]
+        row_error[torch.arange(len(index), device='cpu'), draw.labels] -= 1
         cells = index * num_classes + draw.labels
         class_counts = torch.bincount(cells, minlength=len(num_predictions) * num_classes)
-        class_counts = class_counts.view(-1, num_classes).to(error.dtype)
-    error_sums = error.new_zeros(class_counts.shape).index_add_(0, index, error)
-    error = error_sums / num_predictions
-    classes = class_counts / num_predictions
-    error = error - error.mean(dim=0)
-    classes = classes - classes.mean(dim=0)
-    # A tenth of an image's weight: few images do not determine the effect of every class.
-    ridge = 0.1 * torch.eye(classes.shape[1], dtype=error.dtype, device='cpu')
-    effects = torch.linalg.solve(classes.T @ classes + ridge, classes.T @ error)
-    error = error - classes @ effects
-    products = (error[1:] * error[:-1]).sum(dim=1).double()
+        class_counts = class_counts.view(-1, num_classes).to(row_error.dtype)
+    error_sums = row_error.new_zeros(class_counts.shape).index_add_(0, index, row_error)
+    image_error = error_sums / num_predictions
+    image_error = image_error - image_error.mean(dim=0)
+    frequencies = class_counts / num_predictions
+    frequencies = frequencies - frequencies.mean(dim=0)
+    # A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
+    ridge = 0.1 * torch.eye(frequencies.shape[1], dtype=image_error.dtype, device='cpu')
+    gram = frequencies.T @ frequencies + ridge
+    effects = torch.linalg.solve(gram, frequencies.T @ image_error)
+    residual = image_error - frequencies @ effects
+    products = (residual[1:] * residual[:-1]).sum(dim=1).double()
     return bool(products.sum() > ALIKE * products.square().sum().sqrt())
 
 

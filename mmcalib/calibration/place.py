@@ -1,6 +1,7 @@
 """Folding a scaling into the layer of a model that predicts, and proving by running that it fits.
 
-No table of heads: the layer is the one whose weights and bias, halved, halve the logits.
+It needs no list of head types: the layer is the one whose weights and bias, halved, halve the
+logits.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Placement:
 
 
 class OriginalLogits:
-    """The logits of a model on kept batches, which it must predict again as in the pass.
+    """The logits of a model on kept batches, which must be those of the pass that was fitted to.
 
     Those of the first batches are remembered, as long as they are few.
 
@@ -70,7 +71,7 @@ class OriginalLogits:
         self._remembered: dict[KeptBatch, list[Tensor]] = {}
         self._num_free = NUM_REMEMBERED
 
-    def on(self, kept: KeptBatch) -> list[Tensor]:
+    def logits_on(self, kept: KeptBatch) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch.
 
         Raises:
@@ -89,7 +90,7 @@ class OriginalLogits:
     def check(self) -> None:
         """Raise a UserError if the model predicts otherwise than in the pass: a wrong number."""
         for kept in self.batches:
-            self.on(kept)
+            self.logits_on(kept)
 
     def _check_same(self, kept: KeptBatch, logits: Sequence[Tensor]) -> None:
         if kept.values is None:
@@ -98,7 +99,7 @@ class OriginalLogits:
         # In half precision, a GPU may choose another algorithm the second time.
         tolerance = max(TOLERANCE, 4 * torch.finfo(parameter.dtype).eps)
         difference = largest_difference([kept.values], [some_values(logits)])
-        if not difference <= tolerance:
+        if not difference <= tolerance:  # This refuses NaN too.
             raise UserError(
                 f'the model predicts otherwise when it runs on a batch again (by {difference:.1e}),'
                 ' so no figure holds: take out what changes from call to call, such as a counter'
@@ -141,7 +142,7 @@ def place(
 
     try:
         difference = prove(original, run_folded, scaler)
-    except UserError as error:  # The weights are in half precision, or the logits are capped.
+    except UserError as error:  # Known causes are weights in half precision, and capped logits.
         dtype = model.get_parameter(next(iter(tensors))).dtype
         if torch.finfo(dtype).bits < 32:
             reason = f'{dtype} rounds the scaled weights of {layer_text(layers)} by too much'
@@ -203,7 +204,7 @@ def layers_for(
         UserError: If the method is not for such a head, or logits are NaN or infinite.
     """
     if not scaler.affine:
-        scaler.check_head(original.on(original.batches[0])[0][None])
+        scaler.check_head(original.logits_on(original.batches[0])[0][None])
         return [], f'{scaler.method} scaling is not one that layers absorb'
     try:
         layers = find_predicting_layers(original, per_class=scaler.per_class, sigmoids=sigmoids)
@@ -238,8 +239,8 @@ def find_predicting_layers(
     trials = [[name] for name in names]
     if len(names_in_head) > 1:
         trials.append(names_in_head)
-    # Classes that are to be shifted are shifted in the trial: two layers that are added would
-    # shift twice.
+    # For a method with shifts, the trial shifts the biases too: the sum of two layers would shift
+    # twice, and fails.
     shift = torch.zeros(len(logits), device=logits.device)
     if per_class:
         shift = torch.arange(len(logits), device=logits.device) / 10
@@ -290,7 +291,7 @@ def candidate_layers(
     for name, layer in model.named_modules():
         if layer not in last_call or not isinstance(layer, LINEAR):
             continue
-        if num_outputs(layer) != num_logits or cannot_scale(layer, per_class, sigmoids):
+        if num_outputs(layer) != num_logits or not can_scale(layer, per_class, sigmoids):
             continue
         if parameter_keys(name, layer) <= parameters.keys():
             candidates.append((last_call[layer], name))
@@ -319,7 +320,7 @@ def halves_logits(
             if key.rpartition('.')[2] == 'bias':
                 halved[key] = halved[key] + shift.to(halved[key].device)
     for kept in original.batches:
-        expected = [comparable(values / 2, shift, sigmoids) for values in original.on(kept)]
+        expected = [comparable(values / 2, shift, sigmoids) for values in original.logits_on(kept)]
         with swapped_parameters(model, halved):
             logits = original.run(model, kept.batch)
         actual = [comparable(values, 0.0, sigmoids) for values in logits]
@@ -337,7 +338,7 @@ def comparable(logits: Tensor, shift: Tensor | float, sigmoids: bool) -> Tensor:
 
 
 def num_outputs(layer: nn.Module) -> int:
-    """Return how many features a linear layer or a convolution has."""
+    """Return the number of output features of a linear layer or a convolution."""
     return layer.out_channels if isinstance(layer, TRANSPOSED) else len(layer.weight)
 
 
@@ -346,13 +347,13 @@ def layer_text(names: Sequence[str]) -> str:
     return ' and '.join(name or 'the model' for name in names)
 
 
-def cannot_scale(layer: nn.Module, per_class: bool, sigmoids: bool) -> bool:
-    """Return whether a layer cannot scale or shift classes as a method does."""
-    grouped = getattr(layer, 'groups', 1) > 1
+def can_scale(layer: nn.Module, per_class: bool, sigmoids: bool) -> bool:
+    """Return whether a layer can scale or shift classes as a method does."""
+    is_grouped = getattr(layer, 'groups', 1) > 1
     if per_class:
-        return grouped or layer.bias is None
+        return layer.bias is not None and not is_grouped
     # The weights of a grouped transposed convolution are not in the order of its outputs.
-    return sigmoids and grouped and isinstance(layer, TRANSPOSED)
+    return not (sigmoids and is_grouped and isinstance(layer, TRANSPOSED))
 
 
 def parameter_keys(name: str, layer: nn.Module) -> set[str]:
@@ -376,11 +377,11 @@ def prove(
         ending: The end of the text of an error.
 
     Raises:
-        UserError: If it is not near.
+        UserError: If they differ by more than the tolerance.
     """
     difference = 0.0
     for kept in original.batches:
-        expected = [scaler.predict_proba(logits[None])[0] for logits in original.on(kept)]
+        expected = [scaler.predict_proba(logits[None])[0] for logits in original.logits_on(kept)]
         calibrated = run_calibrated(kept.batch)
         actual = [scaler.probabilities(logits[None])[0] for logits in calibrated]
         difference = max(difference, largest_difference(expected, actual))

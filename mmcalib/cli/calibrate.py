@@ -20,9 +20,7 @@ from mmcalib.cli.arguments import (
     parse_members,
 )
 from mmcalib.cli.parser import ToolParser
-from mmcalib.names import CRITERIA, METHODS, NUM_SAMPLES
-
-AUTO = 'auto'
+from mmcalib.names import AUTO, CRITERIA, METHODS, NUM_SAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)

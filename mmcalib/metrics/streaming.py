@@ -27,7 +27,12 @@ from mmcalib.predictions.image_predictions import (
 )
 from mmcalib.predictions.labels import check_class_axis, is_one_hot
 from mmcalib.predictions.model_logits import check_logits
-from mmcalib.predictions.ranks import gather_objects, gather_one_process, rank_and_world_size
+from mmcalib.predictions.ranks import (
+    dataset_index,
+    gather_objects,
+    gather_one_process,
+    rank_and_world_size,
+)
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
@@ -58,6 +63,8 @@ class StreamingMetrics:
             as in ``CalibrationMetric``.
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
         interval: Coverage of intervals over images, such as 0.95; None for no intervals.
+        keep_images: Whether to keep the bins of each image, as an `interval` does, for
+            :meth:`image_tables` and :meth:`group_tables`.
         per_label: Whether each of several labels gets a value; otherwise all are counted together.
         size: The length of the data set, if a ``DistributedSampler`` reads it.
         gather: Function that returns a list of the values of all ranks; by default it calls
@@ -76,6 +83,7 @@ class StreamingMetrics:
         protocol: str = 'pooled',
         boundary_width: int = 3,
         interval: float | None = None,
+        keep_images: bool = False,
         per_label: bool = True,
         size: int | None = None,
         gather: Callable[[Any], list] = gather_objects,
@@ -91,6 +99,7 @@ class StreamingMetrics:
         if interval is not None:
             check_interval('interval', interval, self.names)
         self.interval = interval
+        self.keep_images = keep_images or interval is not None
         self.per_label = per_label
         self.size = size
         self.gather = gather
@@ -133,8 +142,8 @@ class StreamingMetrics:
         if labels.shape == logits.shape and labels.numel():
             self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
-        rank, world_size = rank_and_world_size()
-        first = self._num_images * world_size + rank
+        _, world_size = rank_and_world_size()
+        first = dataset_index(self._num_images)
         self._num_images += len(labels)
         images = first + world_size * torch.arange(len(labels), device='cpu')
         batch = batch.with_images(images)
@@ -158,7 +167,7 @@ class StreamingMetrics:
             outcomes = compute_outcomes(part, num_bins=self.num_bins, required=self.required)
             rounded = self._tally.limit.is_reached
             self._tally.add(count_outcomes(outcomes, self.num_bins, rounded=rounded))
-            if self.interval is not None:
+            if self.keep_images:
                 self._image_tables.append(tables_by_image(part, outcomes, self.num_bins))
 
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
@@ -181,30 +190,6 @@ class StreamingMetrics:
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
         if any(is_waiting for is_waiting, _ in ranks):
             return self._compute_by_label(groups)
-        units, whole = self._sums()
-        values = self._values(units, whole)
-        if self.interval is None:
-            return values[self.metrics] if isinstance(self.metrics, str) else values
-        image_tables = self.image_tables(groups)
-        return values | self.protocol.intervals(
-            self.names, units, image_tables, coverage=self.interval
-        )
-
-    def compute_without_intervals(self) -> dict[str, float]:
-        """Return the metrics of all predictions by name, of all ranks, which all have to call it.
-
-        Several labels are counted together: only for a stream without `per_label`.
-        """
-        return self._values(*self._sums())
-
-    def _values(self, units: Sequence[Counts], whole: Counts) -> dict[str, float]:
-        """Return the metrics by name."""
-        if not whole.count:
-            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=3)
-        return {name: self.protocol.value(name, units, whole) for name in self.names}
-
-    def _sums(self) -> tuple[list[Counts], Counts]:
-        """Return the sums of each unit of the protocol over all ranks, and the sum of all units."""
         sums_by_rank = self.gather(self._tally.sums())
         if len(sums_by_rank) > 1 and self.protocol.images_per_unit not in (None, 1):
             raise UserError(
@@ -213,7 +198,15 @@ class StreamingMetrics:
             )
         units = self._units(sums_by_rank)
         whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
-        return units, whole
+        if not whole.count:
+            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=2)
+        values = {name: self.protocol.value(name, units, whole) for name in self.names}
+        if self.interval is None:
+            return values[self.metrics] if isinstance(self.metrics, str) else values
+        image_tables = self.image_tables(groups)
+        return values | self.protocol.intervals(
+            self.names, units, image_tables, coverage=self.interval
+        )
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
@@ -227,24 +220,24 @@ class StreamingMetrics:
     def image_tables(self, groups: Sequence[Hashable] | None = None) -> tuple[Tensor, Tensor]:
         """Return the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of each image, or of each group.
 
-        A stream without an `interval` has none. All ranks have to call it.
+        Only a stream that keeps images has them. All ranks have to call it.
         """
         images, bins, sums = self._gathered_tables()
         if groups is None or not len(images):
             index = images.unique(return_inverse=True)[1]
         else:
             index = group_numbers(groups, int(images.max()) + 1)[images]
-        return sum_by_index(index, bins), sum_by_index(index, sums)
+        return sum_rows(bins, index), sum_rows(sums, index)
 
     def group_tables(self, group_of_image: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same for groups by number.
+        """Return :meth:`image_tables` summed over groups that are given by number.
 
         Args:
             group_of_image: The group of each image by its index, ``(n,)`` int64 from 0 on.
         """
         images, bins, sums = self._gathered_tables()
         index = group_of_image[images]
-        return sum_by_index(index, bins), sum_by_index(index, sums)
+        return sum_rows(bins, index), sum_rows(sums, index)
 
     def _gathered_tables(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return image indices ``(U,)``, bins ``(U, 3, B)`` and sums ``(U, 2)`` of all ranks."""
@@ -299,7 +292,7 @@ def tables_by_image(
     return images, bins, sums
 
 
-def sum_by_index(index: Tensor, values: Tensor) -> Tensor:
+def sum_rows(values: Tensor, index: Tensor) -> Tensor:
     """Return the sums ``(G, *)`` of values ``(U, *)`` that have the same index, from 0 on."""
     size = int(index.max()) + 1 if len(index) else 0
     return values.new_zeros(size, *values.shape[1:]).index_add_(0, index, values)

@@ -45,9 +45,10 @@ class PredictedBatch:
 class RunnerSource:
     """Held-out images of a split, of which each process reads its share.
 
-    Logits are those before a sigmoid, which a layer would scale, until :meth:`use_placement` says
-    that the scaling is attached: it then sees the log-odds of the scores, whose sigmoid has lost
-    the digits of logits above 17.
+    The logits of a head with sigmoids are read before the sigmoid, where a layer would scale them.
+    Once :meth:`use_placement` says that the scaling is attached, they are the log-odds of its
+    output, which has lost the digits of logits above 17. Those of a softmax are always read from
+    its scores, up to a constant for each prediction.
 
     Args:
         model: The model of either toolbox, which the threshold and the ignored label are taken of.
@@ -98,7 +99,7 @@ class RunnerSource:
         Raises:
             UserError: For what :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
         """
-        num_images = 0
+        offset = 0
         is_first_pass = not self.was_read
         self.was_read = True
         with predictor(model, from_scores=self.from_scores) as predict, self.kept.watching():
@@ -106,19 +107,25 @@ class RunnerSource:
                 predicted = predict(batch)
                 if is_first_pass:
                     self.kept.add(batch, predicted.logits)
-                for part in self._predictions(model, predicted, num_images):
-                    indices = [dataset_index(num_images + row) for row in range(len(part))]
-                    num_images += len(part)
+                for part in self._predictions(model, predicted, offset):
+                    indices = [dataset_index(offset + row) for row in range(len(part))]
+                    offset += len(part)
                     images = torch.tensor(indices, device='cpu')
                     yield part.with_images(images).select(images < len(self.loader.dataset))
 
     def _predictions(
-        self, model: nn.Module, predicted: PredictedBatch, num_images: int
+        self, model: nn.Module, predicted: PredictedBatch, offset: int
     ) -> list[ImagePredictions]:
-        """Return the predictions of a batch with the logits behind them."""
+        """Return the predictions of a batch with the logits behind them.
+
+        Args:
+            model: The model.
+            predicted: Its evaluated images.
+            offset: The number of images that this process has read before.
+        """
         names = []
         for index, sample in enumerate(predicted.samples):
-            names.append(sample_name(sample, num_images + index))
+            names.append(sample_name(sample, offset + index))
         parts = read_samples(
             [sample.to_dict() for sample in predicted.samples],
             names,
@@ -128,11 +135,12 @@ class RunnerSource:
         if not parts[0].are_maps:
             logits = torch.stack(predicted.logits)
             return [with_logits(parts[0], logits[:, None] if self.several_labels else logits)]
-        scores_are_logits = not returns_scores(model) or is_calibrated(model)
+        returns_mask_scores = returns_scores(model) and not is_calibrated(model)
         maps = []
         for part, logits in zip(parts, predicted.logits, strict=True):
-            if not scores_are_logits:
-                # Metrics read the softmax of the scores, to which no scaling could be fitted.
+            if returns_mask_scores:
+                # Heads such as Mask2Former's return scores of at least 0, not logits. Metrics take
+                # their softmax, as the toolbox does; a scaling is fitted to their logarithms.
                 part = replace(part, probs=part.class_probabilities())
             maps.append(with_logits(part, logits[None]))
         return maps
@@ -191,6 +199,7 @@ def predictor(
 
     training = model.training
     model.eval()
+    # The methods are replaced on the objects alone, and given back in the end.
     if is_watched and has_several_labels(model):
         head._get_predictions = _watch_labels(head, before_sigmoid)
     elif is_watched:
@@ -216,7 +225,7 @@ def _watch_maps(model: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
     original = type(model).postprocess_result
 
     def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
-        # A second channel makes them logits of a softmax, which are left as they are.
+        # mmseg applies a sigmoid to maps of one channel, and only resizes those of two.
         pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
         for sample in original(model, pair, data_samples):
             before_sigmoid.append(sample.seg_logits.data[1:])

@@ -18,7 +18,7 @@ IGNORED = -1
 class ImagePredictions:
     """The predictions of a model for N images, and their labels.
 
-    K is the number of scores of a prediction. The star is nothing for classified images, (H, W) for
+    K is the number of scores of a prediction. The star is empty for classified images, (H, W) for
     maps, (D, H, W) for volumes, and (L,) for L labels that an image may have or not. Several of the
     N entries may belong to one image, as pixels that are drawn from maps do. Creating one copies
     nothing: the tensors are those of the model, on its device, in its type of float.
@@ -29,11 +29,11 @@ class ImagePredictions:
             only logits are known: metrics then take their softmax, or their sigmoid if K = 1.
         logits: ``(N, K, *)`` logits, to which a scaling is fitted. None if nothing will be fitted.
         labels: ``(N, *)`` int64 true classes; -1 where a prediction is not valid, and K or more
-            for unknown classes. None for images without labels.
+            for classes that the model does not know (OOD). None for images without labels.
         images: ``(N,)`` int64 indices of the images in the data, on the CPU. None if unknown.
         several_labels: Whether the last axis holds L labels; K is then 1.
         are_bare_confidences: Whether only confidences are known, and whether they were right.
-        name: How errors call the predictions.
+        name: The name of the predictions in errors.
     """
 
     predicted: Tensor
@@ -139,7 +139,7 @@ class ImagePredictions:
         """Return some predictions as rows ``(M, K)``; of L labels, those of some images.
 
         Args:
-            index: ``(M,)`` int64 indices of entries; of maps, of their pixels in all of them.
+            index: ``(M,)`` int64 indices of entries; for maps, flat indices of their pixels.
         """
         if not self.are_maps:
             return self.select(index)
