@@ -9,7 +9,7 @@ import pytest
 from commands import ROOT, call_here
 from quick_toolboxes import quicken_mmengine
 
-# Before torch is imported: the tests' own processes share the cores.
+# The processes of the tests share the cores; torch reads this when it is imported.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 
@@ -21,8 +21,8 @@ def quick_mmengine():
 
 
 @pytest.fixture(autouse=True, scope='module')
-def scope_of_before():
-    """A file of tests leaves no default scope of mmengine to the next one, whichever that is."""
+def restored_scopes():
+    """Restore mmengine's default scopes, so that no file of tests changes those of the next."""
     from mmengine.registry import DefaultScope
 
     before = DefaultScope._instance_dict.copy()
@@ -32,10 +32,10 @@ def scope_of_before():
 
 
 @pytest.fixture(autouse=True)
-def no_logger_of_an_earlier_test():
-    """A logger that writes to what pytest captured of another test would print a traceback.
+def closed_loggers_removed():
+    """Remove loggers that write to the closed capture of another test, and would print errors.
 
-    Its log file is closed, so that no later test gets the warning of the garbage collector.
+    Their log files are closed, so that no later test gets the warning of the garbage collector.
     """
     from mmengine.logging import MMLogger
 
@@ -51,8 +51,8 @@ def no_logger_of_an_earlier_test():
 
 
 @pytest.fixture(autouse=True, scope='module')
-def less_garbage_to_search():
-    """What some tests collect garbage for takes 0.5 s among pytest's objects."""
+def frozen_garbage():
+    """Freeze pytest's objects, among which a collection of garbage takes 0.5 s."""
     gc.collect()
     gc.freeze()
 
@@ -70,9 +70,15 @@ def pytest_unconfigure():
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a tool in an empty folder and return what it says; of one that fails, its error."""
-    monkeypatch.chdir(tmp_path)
+def run_folder(tmp_path):
+    """The folder in which `run` runs tools; a file of tests may override it."""
+    return tmp_path
+
+
+@pytest.fixture
+def run(run_folder, monkeypatch, capsys):
+    """Function that runs a tool in the `run_folder`; returns its output, or the error it prints."""
+    monkeypatch.chdir(run_folder)
     monkeypatch.setattr(sys, 'path', list(sys.path))
 
     def run_tool(tool, *arguments, code=0):
@@ -81,16 +87,16 @@ def run(tmp_path, monkeypatch, capsys):
             call_here(tool, *arguments, monkeypatch=monkeypatch)
         except SystemExit as end:
             status = end.code or 0
-        said = capsys.readouterr()
-        assert status == code and 'Traceback' not in said.err + said.out, said.err
-        return said.err if code else said.err + said.out
+        output = capsys.readouterr()
+        assert status == code and 'Traceback' not in output.err + output.out, output.err
+        return output.err if code else output.err + output.out
 
     return run_tool
 
 
 @pytest.fixture
 def no_pause(monkeypatch):
-    """mmengine's loop of iterations sleeps for two seconds wherever the data start anew."""
+    """Replace the sleep of two seconds of mmengine's loop at each new epoch of its data."""
     monkeypatch.setattr('mmengine.runner.loops.time', SimpleNamespace(sleep=lambda seconds: None))
 
 
@@ -102,7 +108,7 @@ def free_port():
         return str(listener.getsockname()[1])
 
 
-# They start first, so that no process is left with one of them at the end.
+# The longest files start first, so that no process is left with one of them at the end.
 LONGEST = (
     'test_all.py',
     'test_lazy_configs.py',
@@ -121,4 +127,5 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
-    config.option.loadscopereorder = False  # by which xdist starts with the most tests
+    # xdist would start with the file that has the most tests.
+    config.option.loadscopereorder = False

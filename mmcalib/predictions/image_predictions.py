@@ -115,16 +115,15 @@ class ImagePredictions:
         """Return the predictions of each of L labels, as those of a binary head with one logit."""
         if not self.several_labels:
             return [self]
+        label_axes = {'predicted': 1, 'labels': 1, 'probs': 2, 'logits': 2}
         predictions = []
         for index in range(self.predicted.shape[1]):
-            column = {}
-            for name in ('predicted', 'labels'):
+            columns = {}
+            for name, axis in label_axes.items():
                 values = getattr(self, name)
-                column[name] = None if values is None else values[:, index]
-            for name in ('probs', 'logits'):
-                values = getattr(self, name)
-                column[name] = None if values is None else values[:, :, index]
-            predictions.append(replace(self, several_labels=False, **column))
+                if values is not None:
+                    columns[name] = values.select(axis, index)
+            predictions.append(replace(self, several_labels=False, **columns))
         return predictions
 
     def valid_rows(self) -> ImagePredictions:

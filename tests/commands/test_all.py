@@ -72,10 +72,8 @@ def trained(request, tmp_path_factory):
 
 
 @pytest.fixture
-def run(trained, run, monkeypatch):
-    """Run a tool in the folder, and return what it says."""
-    monkeypatch.chdir(trained)
-    return run
+def run_folder(trained):
+    return trained
 
 
 def is_segmentation():
