@@ -1,9 +1,9 @@
 """One table of calibrations for both doors: a torch model with a loader, and a checkpoint.
 
-A case is a network of random weights, images, and labels that are as likely as its logits say once
-they are divided by 2.5. By function, its torch modules are calibrated with a loader; by command, a
-checkpoint of the same network in a toolbox's config. Whatever is measured must be equal, so a
-feature or a mend of one door alone fails.
+A case is a network of random weights, images, and labels drawn from its logits at a temperature of
+2.5. By function, its torch modules are calibrated with a loader; by command, a checkpoint of the
+same network in a toolbox's config. All measured values must be equal, so a change of one door alone
+fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 import mmcalib
 
 SIZE = (8, 10)
-TRUTH = 2.5
+TRUE_TEMPERATURE = 2.5
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,13 @@ class Case:
     Attributes:
         maps: Whether the network segments.
         num_classes: Number of logits; 1 before a sigmoid.
-        several_labels: Whether each logit is of a label of its own.
+        several_labels: Whether an image may have several labels, one per logit.
         num_images: Number of images.
         method: Name of the method.
-        images_per_group: Number of consecutive images that form a given group; None to give none.
+        images_per_group: Number of consecutive images that form a group; None to give no groups.
         are_frames: Whether neighbouring images are alike.
-        ignored: Share of the labels to leave out.
+        labels: 'drawn' from the logits, all 'zero', or as 'predicted'.
+        ignored: Share of the labels to ignore.
         constant_label: Label that no image has; None for none.
         folded: Whether a layer absorbs the scaling.
         refusal: Text of the error; None if there is none.
@@ -50,6 +51,7 @@ class Case:
     method: str = 'temperature'
     images_per_group: int | None = 1
     are_frames: bool = False
+    labels: str = 'drawn'
     ignored: float = 0.0
     constant_label: int | None = None
     folded: bool = True
@@ -85,8 +87,8 @@ CASES = {
     'several_labels_beta': Case(several_labels=True, num_images=600, method='beta', folded=False),
     'several_labels_auto': Case(several_labels=True, num_images=600, method='auto'),
     'several_labels_constant': Case(several_labels=True, num_images=600, constant_label=2),
-    'one_class_only': Case(ignored=-1.0, refusal='all labels are 0'),
-    'nothing_wrong': Case(ignored=-2.0, refusal='no prediction is wrong'),
+    'one_class_only': Case(labels='zero', refusal='all labels are 0'),
+    'nothing_wrong': Case(labels='predicted', refusal='no prediction is wrong'),
 }
 
 
@@ -95,8 +97,8 @@ class Outcome:
     """The result of a calibration by function or by command.
 
     Attributes:
-        record: The record of the calibration.
-        text: The printed table and sentences.
+        record: Record of the calibration.
+        text: Printed table and sentences.
         predictions: Probabilities of the calibrated model for the images.
     """
 
@@ -216,45 +218,46 @@ def write_case(case: Case) -> nn.Module:
     network = TorchNetwork(model, case.maps)
     with torch.no_grad():
         layer.bias -= network(images).movedim(1, -1).flatten(0, -2).mean(dim=0)
-        # Scores in float32 tell logits up to 87 below the highest, and 17 before a sigmoid.
+        # Scores in float32 keep logits up to 87 below the highest, and up to 17 before a sigmoid.
         has_sigmoids = case.several_labels or case.num_classes == 1
         scale = (15 if has_sigmoids else 30) / network(images).abs().max()
         layer.weight *= scale
         layer.bias *= scale
         logits = network(images)
     labels = draw_labels(case, logits, generator)
-    stored = dict(
+    np.savez(
+        'data.npz',
         images=images.numpy(),
         labels=labels.numpy(),
         images_per_group=case.images_per_group or 1,
     )
-    np.savez('data.npz', **stored)
     config.dump('config.py')
     torch.save({'state_dict': model.state_dict(), 'meta': {}}, 'model.pth')
     return model
 
 
 def draw_labels(case: Case, logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return labels that are as likely as logits say that are divided by 2.5."""
+    """Return the labels of a case, drawn from the logits at the true temperature."""
+    if case.labels == 'zero':
+        return torch.zeros_like(logits.argmax(dim=1))
+    if case.labels == 'predicted':
+        return logits.argmax(dim=1)
     if case.several_labels or case.num_classes == 1:
-        probs = (logits / TRUTH).sigmoid()
+        probs = (logits / TRUE_TEMPERATURE).sigmoid()
         labels = (torch.rand(probs.shape, generator=generator) < probs).long()
         if case.constant_label is not None:
             labels[:, case.constant_label] = 0
-        labels = labels if case.several_labels else labels[:, 0]
+        if not case.several_labels:
+            labels = labels[:, 0]
     else:
-        truth = logits / TRUTH
-        if case.are_frames:  # The error of an image is like that of its neighbours.
+        true_logits = logits / TRUE_TEMPERATURE
+        if case.are_frames:  # The errors of neighbouring images are alike.
             walk = torch.randn(case.num_images, case.num_classes, generator=generator).cumsum(dim=0)
             error = 2 * walk / walk.std()
-            truth = truth + error.view(*error.shape, *[1] * (truth.ndim - 2))
-        probs = truth.movedim(1, -1).softmax(dim=-1)
+            true_logits = true_logits + error.view(*error.shape, *[1] * (logits.ndim - 2))
+        probs = true_logits.movedim(1, -1).softmax(dim=-1)
         labels = probs.flatten(0, -2).multinomial(1, generator=generator).view(probs.shape[:-1])
-    if case.ignored == -1:
-        labels = torch.zeros_like(labels)
-    elif case.ignored == -2:
-        labels = logits.argmax(dim=1)
-    elif case.ignored:
+    if case.ignored > 0:
         is_ignored = torch.rand(labels.shape, generator=generator) < case.ignored
         labels = labels.masked_fill(is_ignored, 255)
     return labels.byte() if case.maps else labels
