@@ -1,4 +1,4 @@
-"""The benchmarks run, and what they print adds up."""
+"""The benchmarks run, and the tables that they print are consistent."""
 
 import json
 import runpy
@@ -24,73 +24,82 @@ def _same_threads():
 
 
 @pytest.fixture
-def table_of(capsys, monkeypatch):
-    """Run a benchmark, and return its tables as rows of cells."""
+def run_benchmark(capsys, monkeypatch):
+    """Function that runs a benchmark and returns its tables as rows of cells."""
 
     def run(tool, *arguments):
         call_here(f'benchmarks/{tool}.py', *arguments, monkeypatch=monkeypatch)
-        lines = (line for line in capsys.readouterr().out.splitlines() if line.startswith('|'))
-        rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
-        return [row for row in rows if not set(row[0]) <= set(':-')]
+        rows = []
+        for line in capsys.readouterr().out.splitlines():
+            cells = [cell.strip() for cell in line.strip('|').split('|')]
+            is_rule = set(cells[0]) <= set(':-')
+            if line.startswith('|') and not is_rule:
+                rows.append(cells)
+        return rows
 
     return run
 
 
 @pytest.fixture
 def checkpoints(tmp_path):
+    """Paths of two checkpoints with random weights."""
     cfg = load_config(CONFIG)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
-    for number in range(2):
-        torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / f'{number}.pth')
-    return [str(tmp_path / f'{number}.pth') for number in range(2)]
+    paths = [str(tmp_path / f'{number}.pth') for number in range(2)]
+    for path in paths:
+        torch.save(MODELS.build(cfg.model).state_dict(), path)
+    return paths
 
 
-def test_speed_of_losses(table_of):
+def test_speed_losses_prints_ratios(run_benchmark):
     names = ('MarginLabelSmoothingLoss', 'SVLSLoss', 'MDCALoss')
     options = '--rounds 1 --sizes 2x3x8x8 --cpu-seconds --losses'
-    rows = table_of('speed', 'losses', *options.split(), *names)
+    rows = run_benchmark('speed', 'losses', *options.split(), *names)
     assert [row[0] for row in rows] == ['2×3×8×8', *names]
     mbls, svls, mdca = rows[1:]
     assert all(float(cell) > 0 for cell in mbls[1:])
     assert svls[2] == mdca[2] == mdca[4] == '–'
-    # The published arithmetic is ours.
+
+
+def test_speed_published_margin_loss_equals_ours():
     published = runpy.run_path(str(ROOT / 'tools/benchmarks/speed.py'))['published']
     for shape in ((7, 5), (2, 5, 3, 4)):
-        logits, target = 9 * torch.randn(shape), torch.randint(5, (shape[0], *shape[2:]))
+        logits = 9 * torch.randn(shape)
+        target = torch.randint(5, (shape[0], *shape[2:]))
         expected = MarginLabelSmoothingLoss(margin=10.0, alpha=0.1)(logits, target)
         torch.testing.assert_close(published(logits, target), expected)
 
 
-def test_speed_of_metrics(table_of):
-    head, *rows = table_of('speed', 'metrics', '--rounds', '1', '--sizes', '3x20x30')
+def test_speed_metrics_prints_ratios_and_memory(run_benchmark):
+    head, *rows = run_benchmark('speed', 'metrics', '--rounds', '1', '--sizes', '3x20x30')
     assert head[3] == 'kB an image' and len(rows) == 8
     assert all(float(row[2]) > 0 and 0 < float(row[3]) < 200 for row in rows)
 
 
-def test_speed_of_upsampling(table_of):
+def test_speed_upsampling_prints_ratios(run_benchmark):
     options = '--rounds 1 --sizes 1x3x32x32 --losses SoftmaxFocalLoss'
-    _, row = table_of('speed', 'upsampling', *options.split())
+    _, row = run_benchmark('speed', 'upsampling', *options.split())
     assert all(float(cell) > 0 for cell in row[1:])
 
 
-def test_speed_of_ensembles(table_of, checkpoints):
+def test_speed_ensembles_prints_ratios(run_benchmark, checkpoints):
     options = ['--cpu-seconds', '--images', '1']
     options += ['--cfg-options', 'model.decode_head.dropout_ratio=0.5']
-    rows = table_of('speed', 'ensembles', CONFIG, *checkpoints, *options)[1:]
+    rows = run_benchmark('speed', 'ensembles', CONFIG, *checkpoints, *options)[1:]
     assert [row[0] for row in rows] == [
         'one model', 'image and mirror image', 'MC dropout, 10 passes', 'ensemble of 2'
     ]  # fmt: skip
     assert float(rows[2][2]) > 2
 
 
-def test_coverage_of_intervals(table_of):
-    rows = table_of('coverage', '--sets', '2', '--draws', '20')[1:]
+def test_coverage_without_work_dirs_prints_intervals(run_benchmark):
+    rows = run_benchmark('coverage', '--sets', '2', '--draws', '20')[1:]
     assert len(rows) == 27
     assert all(row[2].startswith(('100 % (', '50 % (')) for row in rows[:9])
 
 
-def test_coverage_of_thresholds(table_of, tmp_path):
+def test_coverage_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
     data = {'segmented': segmented(30, size=(8, 9)), 'classified': classified(60)}
     for name, samples in data.items():
         metric = CalibrationMetric('ECE')
@@ -98,23 +107,28 @@ def test_coverage_of_thresholds(table_of, tmp_path):
         metric.evaluate(len(samples))
         metric.statistics.save(tmp_path / name / 'calibration.npz')
     options = '--splits 3 --risks 0.9'
-    rows = table_of('coverage', *(tmp_path / name for name in data), *options.split())
-    found = {name: [row for row in rows if row[0] == name] for name in data}
-    assert [row[3] for row in found['classified'][:3]] == ['ours', 'Hoeffding-Bentkus', 'no proof']
-    assert found['classified'][2][4] == '100.0%' and found['classified'][0][1] == '30'
-    assert [len(row) for row in found['segmented']] == [8, 8, 8, 6]
+    rows = run_benchmark('coverage', *(tmp_path / name for name in data), *options.split())
+    classified_rows = [row for row in rows if row[0] == 'classified']
+    segmented_rows = [row for row in rows if row[0] == 'segmented']
+    methods = [row[3] for row in classified_rows[:3]]
+    assert methods == ['ours', 'Hoeffding-Bentkus', 'no proof']
+    assert classified_rows[2][4] == '100.0%' and classified_rows[0][1] == '30'
+    assert [len(row) for row in segmented_rows] == [8, 8, 8, 6]
 
 
-def test_methods_are_cross_fitted_and_written(table_of, checkpoints, tmp_path):
-    out = tmp_path / 'of.json'
+def test_methods_cross_fits_and_writes_tables(run_benchmark, checkpoints, tmp_path):
+    out = tmp_path / 'methods.json'
     options = '--methods temperature class-temperatures --images 5 20'
-    few = ['--cfg-options', 'test_dataloader.dataset.indices=20']
-    rows = table_of('methods', CONFIG, checkpoints[0], '--out', out, *options.split(), *few)
+    few_images = ['--cfg-options', 'test_dataloader.dataset.indices=20']
+    rows = run_benchmark(
+        'methods', CONFIG, checkpoints[0], '--out', out, *options.split(), *few_images
+    )
     none, temperature, classes = rows[-3:]
     assert float(temperature[1]) < float(none[1]) and float(classes[1]) < float(none[1])
     assert temperature[5:7] == none[5:7]
-    few, table = json.loads(out.read_text())
-    assert few['name'] == 'digit_scenes, 5 images' and table['name'] == 'digit_scenes, 20 images'
-    assert [len(each['rows']) for each in (few, table)] == [3, 3]
+    few_table, table = json.loads(out.read_text())
+    assert few_table['name'] == 'digit_scenes, 5 images'
+    assert table['name'] == 'digit_scenes, 20 images'
+    assert len(few_table['rows']) == len(table['rows']) == 3
     written = table['rows'][1]['runs'][0]['metrics']
     assert f'{written["calibration/NLL"]:.4f}' == temperature[1]
