@@ -230,7 +230,7 @@ class Identity(nn.Module):
         return inputs
 
 
-def loader_of(*tensors: torch.Tensor, batch_size: int = 7) -> DataLoader:
+def tensor_loader(*tensors: torch.Tensor, batch_size: int = 7) -> DataLoader:
     return DataLoader(TensorDataset(*tensors), batch_size=batch_size)
 
 
@@ -250,7 +250,7 @@ def evaluate_numbers() -> dict[str, list[float | None]]:
         'several labels': several,
     }
     for kind, tensors in data.items():
-        loader = loader_of(*tensors)
+        loader = tensor_loader(*tensors)
         ignore = {'ignore_index': IGNORED} if kind == 'maps' else {}
         values = evaluate(Identity(), loader, METRICS, **ignore)
         values |= {
@@ -263,7 +263,11 @@ def evaluate_numbers() -> dict[str, list[float | None]]:
             numbers[f'metric/evaluate/{kind}/{name}'] = plain(value)
     for protocol in PROTOCOLS:
         values = evaluate(
-            Identity(), loader_of(*data['maps']), METRICS, ignore_index=IGNORED, protocol=protocol
+            Identity(),
+            tensor_loader(*data['maps']),
+            METRICS,
+            ignore_index=IGNORED,
+            protocol=protocol,
         )
         for name, value in values.items():
             numbers[f'metric/evaluate/{protocol}/{name}'] = plain(value)
@@ -414,7 +418,7 @@ def calibrate_numbers() -> dict[str, list[float | None]]:
         for method in methods:
             try:
                 result = mmcalib.calibrate(
-                    network, loader_of(inputs, labels, batch_size=4), method=method
+                    network, tensor_loader(inputs, labels, batch_size=4), method=method
                 )
             except Exception as error:
                 print(f'calibrate {kind} {method}: {error}', file=sys.stderr)

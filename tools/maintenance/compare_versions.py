@@ -1,7 +1,7 @@
-"""Compare the figures of two versions of mmcalib on the same checkpoints.
+"""Compare the metrics of two versions of mmcalib on the same checkpoints.
 
-Each version is a checkout. The first trains the checkpoints, or they are given; then both test,
-calibrate and predict with them. The table names each command and its largest difference.
+Each version is a checkout. The first trains the checkpoints unless they are given; then both test
+and calibrate them. The table has the largest difference for each command.
 
 Example: git worktree add ../before 6aeb3bd && compare_versions.py ../before . --work-dir /tmp/both
 """
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KEPT = (
+METRICS = (
     'ECE AECE ClasswiseECE smECE debiasedECE ACE MCE RMSCE OE NLL refinement_NLL calibration_NLL '
     'temperature Brier reliability resolution uncertainty AURC AUGRC AUROC FPR95 accuracy '
     'confidence risk@coverage_0.8 coverage@risk_0.1'
@@ -28,8 +28,8 @@ test_evaluator = [dict(type={task!r}), dict(
     type='CalibrationMetric', metrics={metrics!r}, confidence_interval=0.95, per_class=True)]
 val_evaluator = test_evaluator
 """
-# Figures that may differ by more than rounding, as a share of the older figure or of 1.
-LOOSE = {'refinement_NLL': 1e-3, 'calibration_NLL': 1e-3, 'AECE': 1e-3, 'temperature': 1e-3}
+# Tolerances of metrics that may differ by more than rounding.
+TOLERANCES = {'refinement_NLL': 1e-3, 'calibration_NLL': 1e-3, 'AECE': 1e-3, 'temperature': 1e-3}
 
 
 def main() -> None:
@@ -45,23 +45,24 @@ def main() -> None:
     parser.add_argument('--checkpoint', nargs='*', help='of each config, instead of a training')
     parser.add_argument('--methods', nargs='*', default=METHODS.split())
     args = parser.parse_args()
-    versions = [args.before.resolve(), args.after.resolve()]
+    before = args.before.resolve()
+    after = args.after.resolve()
     print('| config | command | figures | largest difference | of | differ |')
     print('|---|---|--:|--:|---|--:|')
-    for place, name in enumerate(args.config):
+    for index, name in enumerate(args.config):
         folder = (args.work_dir / name.replace('/', '_').removesuffix('.py')).resolve()
-        checkpoint = (
-            args.checkpoint[place] if args.checkpoint else trained(versions[0], name, folder)
-        )
+        if args.checkpoint:
+            checkpoint = Path(args.checkpoint[index]).resolve()
+        else:
+            checkpoint = train(before, name, folder).resolve()
         for command in commands(args.methods):
-            first, second = (
-                figures(root, name, Path(checkpoint).resolve(), command, folder / which)
-                for root, which in zip(versions, ('before', 'after'), strict=True)
-            )
-            print(f'| {name} | {" ".join(command)} | {row_of(first, second)} |', flush=True)
+            old = run_and_read(before, name, checkpoint, command, folder / 'before')
+            new = run_and_read(after, name, checkpoint, command, folder / 'after')
+            print(f'| {name} | {" ".join(command)} | {difference_cells(old, new)} |', flush=True)
 
 
 def commands(methods: list[str]) -> list[list[str]]:
+    """Return tools with their options."""
     tests = ['test.py', 'dist_test.sh 2', 'test.py --tta', 'test.py --split val']
     calibrations = [f'calibrate.py --method {method}' for method in methods]
     return [command.split() for command in tests + calibrations]
@@ -77,7 +78,7 @@ def run(root: Path, command: list, folder: Path) -> None:
         subprocess.run(line, cwd=root, env=env, stdout=out, stderr=out, check=True)
 
 
-def trained(root: Path, name: str, folder: Path) -> Path:
+def train(root: Path, name: str, folder: Path) -> Path:
     """Train a config once; return its last checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     if not list(folder.glob('trained/epoch_*.pth')):
@@ -87,42 +88,51 @@ def trained(root: Path, name: str, folder: Path) -> Path:
     return max(checkpoints, key=lambda path: int(path.stem.removeprefix('epoch_')))
 
 
-def figures(root: Path, name: str, checkpoint: Path, command: list[str], folder: Path) -> dict:
-    """Run a command with one version; return its figures, or why there are none."""
+def run_and_read(root: Path, name: str, checkpoint: Path, command: list[str], folder: Path) -> dict:
+    """Run a command with one version; return its metrics, or its exit status."""
     folder /= '_'.join(command).replace('--', '')
     folder.mkdir(parents=True, exist_ok=True)
     task = 'IoUMetric' if any(word in name for word in ('scenes', 'voc', 'people')) else 'Accuracy'
     config = folder / 'config.py'
     base = str(root / 'configs' / name)
-    config.write_text(CONFIG.format(config=base, task=task, metrics=KEPT.split()))
+    config.write_text(CONFIG.format(config=base, task=task, metrics=METRICS.split()))
     tool, *options = command
     try:
         if tool == 'calibrate.py':
             out = folder / 'calibrated.pth'
             run(root, [tool, config, checkpoint, *options, '--out', out, '--overwrite'], folder)
-            attached = out.with_suffix('.py')  # of a scaling that no layer absorbs
-            tool, config, checkpoint = 'test.py', attached if attached.exists() else config, out
+            # A scaling that no layer absorbs comes with a config.
+            if out.with_suffix('.py').exists():
+                config = out.with_suffix('.py')
+            checkpoint = out
+            tool = 'test.py'
             options = []
         run(root, [tool, config, checkpoint, *options, '--work-dir', folder], folder)
     except subprocess.CalledProcessError as error:
         return {'failed': error.returncode}
-    found = {}
+    metrics = {}
     for path in sorted(folder.rglob('results*.json')):
-        values = json.loads(path.read_text())['metrics']
-        found |= {f'{path.name}:{key}': v for key, v in values.items() if isinstance(v, float)}
-    return found
+        for key, value in json.loads(path.read_text())['metrics'].items():
+            if isinstance(value, float):
+                metrics[f'{path.name}:{key}'] = value
+    return metrics
 
 
-def row_of(first: dict, second: dict) -> str:
-    """Return the cells of one command: how far the figures of two versions are apart."""
-    both = first.keys() & second.keys()
-    apart = {key: difference(first[key], second[key]) for key in both}
-    most = max(apart, key=apart.get, default='nothing')
-    loose = {key: max((v for k, v in LOOSE.items() if k in key), default=1e-6) for key in both}
-    differ = sorted(key for key in both if apart[key] > loose[key])
-    alone = len(first.keys() ^ second.keys())
-    detail = ', '.join(key.split('/')[-1] for key in differ[:4])
-    return f'{len(both)} (+{alone}) | {apart.get(most, 0):.1e} | {most} | {len(differ)} {detail}'
+def difference_cells(old: dict, new: dict) -> str:
+    """Return the cells of one command: how far the metrics of two versions are apart."""
+    differences = {key: difference(old[key], new[key]) for key in old.keys() & new.keys()}
+    largest = max(differences, key=differences.get, default='nothing')
+    differing = sorted(key for key, value in differences.items() if value > tolerance(key))
+    num_unpaired = len(old.keys() ^ new.keys())
+    names = ', '.join(key.split('/')[-1] for key in differing[:4])
+    return (
+        f'{len(differences)} (+{num_unpaired}) | {differences.get(largest, 0):.1e} | {largest} | '
+        f'{len(differing)} {names}'
+    )
+
+
+def tolerance(key: str) -> float:
+    return max((value for name, value in TOLERANCES.items() if name in key), default=1e-6)
 
 
 def difference(a: float, b: float) -> float:

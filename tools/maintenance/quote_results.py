@@ -1,6 +1,6 @@
-"""Bring the numbers of README and docs in line with what was measured, in docs/results/*.json.
+"""Bring the numbers of README and docs in line with the measured ones in docs/results/*.json.
 
-A row of a table says in a comment where its numbers come from: <!-- digits: CE --> is the row CE of
+A comment in a row of a table names the source of its numbers: <!-- digits: CE --> is the row CE of
 digits.json, for the numbers to its right, up to the next comment. The headings name the metrics.
 
 Example: tools/report.py work_dirs/*/digits --out docs/results/digits.json, then this tool
@@ -32,7 +32,7 @@ def main():
     for page in args.pages:
         old = page.read_text(encoding='utf-8')
         try:
-            new = quoted(old, measured)
+            new = quote_page(old, measured)
         except ValueError as error:
             parser.error(f'{page}: {error}')
         if new != old:
@@ -40,31 +40,38 @@ def main():
             changed.append(page)
             if not args.check:
                 page.write_text(new, encoding='utf-8')
-    parser.exit(int(args.check and bool(changed)))
+    parser.exit(1 if args.check and changed else 0)
 
 
-def quoted(page, measured):
+def quote_page(page, measured):
     """Return a page with the numbers of its tables as they were measured."""
-    lines, headings = page.split('\n'), []
+    lines = page.split('\n')
+    headings = []
     for number, line in enumerate(lines):
-        headings = (headings or line.split('|')) if line.startswith('|') else []
+        if not line.startswith('|'):
+            headings = []
+        elif not headings:
+            headings = line.split('|')
         if headings and SOURCE.search(line):
-            lines[number] = '|'.join(quoted_cells(line, headings, measured))
+            lines[number] = '|'.join(quote_cells(line, headings, measured))
         elif headings and UNSOURCED.search(line):
             raise ValueError(f'say where it was measured: {line}')
     return '\n'.join(lines)
 
 
-def quoted_cells(line, headings, measured):
-    row, start = None, 0
+def quote_cells(line, headings, measured):
+    """Yield the cells of a row of a table with their measured numbers."""
+    row = None
     for cell, heading in zip(line.split('|'), headings, strict=True):
         source = SOURCE.search(cell)
         if source:
             rows = [row for table in measured.get(source[1], ()) for row in table['rows']]
-            named = [row for row in rows if row['label'] == source[2]]
-            if len(named) != 1:
-                raise ValueError(f'{len(named)} rows {source[2]!r} in {source[1]}.json: {line}')
-            (row,) = named
+            matching_rows = [row for row in rows if row['label'] == source[2]]
+            if len(matching_rows) != 1:
+                raise ValueError(
+                    f'{source[1]}.json has {len(matching_rows)} rows {source[2]!r}: {line}'
+                )
+            (row,) = matching_rows
         start = source.end() if source else 0
         if row and NUMBER.search(cell, start) and 'paper' not in heading:
             cell = cell[:start] + NUMBER.sub(figure(row, heading), cell[start:], count=1)
@@ -76,8 +83,8 @@ def figure(row, heading):
     keys = dict.fromkeys((*HEADLINE, *(key for run in row['runs'] for key in run['metrics'])))
     for key in keys:
         values = [run['metrics'][key] for run in row['runs'] if key in run['metrics']]
-        named = re.search(rf'(?<![\w-]){re.escape(metric_name(key))}(?![\w-])', heading)
-        if named and values:
+        is_named = re.search(rf'(?<![\w-]){re.escape(metric_name(key))}(?![\w-])', heading)
+        if is_named and values:
             return mean_and_deviation(values, key)
     raise ValueError(f'{row["label"]!r} has no metric of the column {heading.strip()!r}')
 
