@@ -1,18 +1,19 @@
 """torchrun for dist_train.sh and dist_test.sh, without its report on a tool's own error.
 
-A tool of ours that refuses its command line, config or data says so and exits with status 2; one
-that has not predicted all images, with 3. torchrun would add forty lines. So it would for Ctrl-C,
-of which the tool says what to do. What fails in any other way is reported in full.
+A tool that refuses its command line, config or data prints an error and exits with status 2; one
+that has not predicted all images exits with 3. torchrun would add forty lines to it, and to the
+tool's message after Ctrl-C. All other failures are reported in full.
 """
 
 import logging
 import signal
 import sys
 
-SAID = (2, 3)
-# Of torchrun's, which say of each process that it ended, and of the others that they are ended.
-LINES = (
-    *(f'failed (exitcode: {status})' for status in SAID),
+# Exit statuses of a tool that has printed its own error.
+EXPLAINED_STATUSES = (2, 3)
+# torchrun logs a line for each process that ended, and for each that it ends itself.
+HIDDEN_LINES = (
+    *(f'failed (exitcode: {status})' for status in EXPLAINED_STATUSES),
     'closing signal',
     'death signal',
 )
@@ -26,18 +27,19 @@ def main() -> None:
 
     for name in LOGGERS:
         logging.getLogger(f'torch.distributed.elastic.{name}').addFilter(
-            lambda record: not any(line in record.getMessage() for line in LINES)
+            lambda record: not any(line in record.getMessage() for line in HIDDEN_LINES)
         )
     try:
         torchrun()
     except ChildFailedError as error:
-        # Of one that lost its peer the status is 1, and it may be the first to end.
-        said = {failure.exitcode for failure in error.failures.values()} & {*SAID}
-        if not said:
+        # A process that lost its peer exits with 1, and may be the first to end.
+        statuses = {failure.exitcode for failure in error.failures.values()}
+        explained = statuses.intersection(EXPLAINED_STATUSES)
+        if not explained:
             raise
-        sys.exit(min(said))
+        sys.exit(min(explained))
     except SignalException as error:
-        if error.sigval == signal.SIGINT:  # The tool has said how to go on.
+        if error.sigval == signal.SIGINT:  # The tool has printed how to go on.
             sys.exit(1)
         sys.exit(f'Stopped by {signal.Signals(error.sigval).name}.')
 
@@ -45,5 +47,5 @@ def main() -> None:
 if __name__ == '__main__':
     try:
         main()
-    except KeyboardInterrupt:  # while torch is imported
+    except KeyboardInterrupt:  # Ctrl-C may come while torch is imported.
         sys.exit('Stopped.')
