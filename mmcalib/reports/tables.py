@@ -122,6 +122,7 @@ def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
     columns = metric_columns(key for row in rows for run in row.runs for key in run.metrics)
     notes += exclusions
     notes += _notes_of_non_finite(rows, columns)
+    notes += _notes_of_untold_losses(rows)
     return Table(title, columns, rows, notes)
 
 
@@ -162,6 +163,23 @@ def _notes_of_non_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[st
             if values:
                 notes.append(f'Not a finite number: {", ".join(values)} of {run.path}.')
     return notes
+
+
+def _notes_of_untold_losses(rows: Sequence[Row]) -> list[str]:
+    """Return a note if the loss of a row is that of the config which a test was given.
+
+    A checkpoint of another tool does not tell its loss, so a test with the config of another loss
+    would stand in the wrong row: a wrong number.
+    """
+    names = []
+    for row in rows:
+        for run in row.runs:
+            members = run.record.model['members']
+            if any(member.get('told_by') == 'config' for member in members):
+                names.append(run.path)
+    if not names:
+        return []
+    return [f'The config alone tells the loss, not the checkpoint: {", ".join(names)}.']
 
 
 def evaluation_text(run: TestedRun) -> str:

@@ -404,3 +404,11 @@ def test_published_values_fit_shipped_configs():
         for figures in entry['values'].values():
             assert set(figures) <= set(HEADLINE)
             assert all(0 < value < 100 for value in figures.values())
+
+
+def test_table_loss_told_by_config_has_a_note(tmp_path):
+    write(tmp_path / 'own', NAME, model=model(member(told_by='checkpoint')))
+    assert 'tells the loss' not in ' '.join(only_table(tmp_path).notes)
+    write(tmp_path / 'other', NAME, seed=1, model=model(member(seed=1, told_by='config')))
+    (note,) = [note for note in only_table(tmp_path).notes if 'tells the loss' in note]
+    assert str(tmp_path / 'other') in note and str(tmp_path / 'own') not in note
