@@ -19,18 +19,18 @@ NO_GAIN = (
 )
 
 
-def effect(**after):
+def make_effect(**after):
     return Effect(BEFORE, AFTER | after, ERRORS, num_predictions=1200, changed=0)
 
 
-def temperature(value):
+def make_temperature(value):
     return SCALERS['temperature'].from_parameters({'temperature': value})
 
 
-def calibrated(**changes):
+def make_calibrated(**changes):
     options = dict(
-        scaler=temperature(1.5),
-        effects={'fitted': effect()},
+        scaler=make_temperature(1.5),
+        effects={'fitted': make_effect()},
         num_images=1200,
         num_groups=1200,
         population=98765,
@@ -63,7 +63,8 @@ def calibrated(**changes):
         (
             dict(
                 fit_errors={'standard_error': 0.04, 'sampling_error': 0.01},
-                effects={'fitted': effect(), 'tested': effect()}, num_groups=7, num_folds=5,
+                effects={'fitted': make_effect(), 'tested': make_effect()},
+                num_groups=7, num_folds=5,
             ),
             [
                 '± 0.04 (standard error over 7 groups of 1,200 images, ± 0.01 of it from the draw)',
@@ -86,22 +87,30 @@ def calibrated(**changes):
         ),
         (dict(num_groups=1), ['nothing tells how the scaling holds on others']),
         (dict(num_groups=5, groups_are_runs=True), ['Neighbours among the 1,200 images are alike']),
-        (dict(scaler=temperature(0.97)), [NO_GAIN.format('0.7')]),
-        (dict(scaler=temperature(1.06)), [NO_GAIN.format('1.5')]),
-        (dict(scaler=temperature(0.9)), []),
-        (dict(scaler=temperature(1.001), fit_errors={}), []),
-        (dict(scaler=temperature(1.0), fit_errors={}), ['No gain: a temperature of 1 changes']),
+        (dict(scaler=make_temperature(0.97)), [NO_GAIN.format('0.7')]),
+        (dict(scaler=make_temperature(1.06)), [NO_GAIN.format('1.5')]),
+        (dict(scaler=make_temperature(0.9)), []),
+        (dict(scaler=make_temperature(1.001), fit_errors={}), []),
         (
-            dict(effects={'fitted': effect(ECE=4.631), 'tested': effect(NLL=0.31, accuracy=89.5)}),
+            dict(scaler=make_temperature(1.0), fit_errors={}),
+            ['No gain: a temperature of 1 changes'],
+        ),
+        (
+            dict(
+                effects={
+                    'fitted': make_effect(ECE=4.631),
+                    'tested': make_effect(NLL=0.31, accuracy=89.5),
+                },
+            ),
             ['Worse than before: ECE from 3.78 to 4.63.',
              'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.'],
         ),
         # Not by less than is printed, nor where nothing was measured.
-        (dict(effects={'fitted': effect(ECE=3.7811, NLL=math.nan)}), []),
+        (dict(effects={'fitted': make_effect(ECE=3.7811, NLL=math.nan)}), []),
     ],
 )  # fmt: skip
 def test_calibrated_text_names_fit_place_and_signs_of_no_gain(changes, expected):
-    text = str(calibrated(**changes))
+    text = str(make_calibrated(**changes))
     for sentence in expected:
         assert sentence in text
     for sign in ('No gain', 'Worse'):
@@ -111,20 +120,36 @@ def test_calibrated_text_names_fit_place_and_signs_of_no_gain(changes, expected)
 
 def test_calibrated_record_with_nan_is_json():
     nan = {'method': 'vector', 'nll': math.nan, 'problem': 'of one class', 'miou': None}
-    record = calibrated(effects={'fitted': effect(ECE=math.nan)}, candidates=[nan]).to_dict()
+    record = make_calibrated(
+        effects={'fitted': make_effect(ECE=math.nan)}, candidates=[nan]
+    ).to_dict()
     text = json.dumps(record, allow_nan=False)
     assert json.loads(text) == record
-    assert record['fitted']['after']['ECE'] is None and record['candidates'][0]['nll'] is None
-    assert record['fitted']['before'] == BEFORE and record['tested'] is None
-    assert record['method'] == 'temperature' and record['parameters'] == {'temperature': 1.5}
-    assert record['layers'] == ['head.fc'] and record['groups'] == 1200
+    assert record['fitted']['after']['ECE'] is None
+    assert record['candidates'][0]['nll'] is None
+    assert record['fitted']['before'] == BEFORE
+    assert record['tested'] is None
+    assert record['method'] == 'temperature'
+    assert record['parameters'] == {'temperature': 1.5}
+    assert record['layers'] == ['head.fc']
+    assert record['groups'] == 1200
 
 
 def test_calibrated_properties_are_those_of_the_fit():
-    found = calibrated()
-    assert found.before == BEFORE and found.after == AFTER and found.errors == ERRORS
-    assert found.standard_error == 0.04 and found.folded_into == ['head.fc']
-    assert found.attached is None and found.difference == 1e-7 and found.changed == 0
-    none = replace(found, scaler=None, placement=None, fit_errors={})
-    assert none.method == 'none' and none.folded_into == [] and none.standard_error is None
-    assert 'after' not in str(none).split('No scaling')[0]
+    actual = make_calibrated()
+    assert actual.before == BEFORE
+    assert actual.after == AFTER
+    assert actual.errors == ERRORS
+    assert actual.standard_error == 0.04
+    assert actual.folded_into == ['head.fc']
+    assert actual.attached is None
+    assert actual.difference == 1e-7
+    assert actual.changed == 0
+
+
+def test_calibrated_without_scaling_has_no_place():
+    actual = replace(make_calibrated(), scaler=None, placement=None, fit_errors={})
+    assert actual.method == 'none'
+    assert actual.folded_into == []
+    assert actual.standard_error is None
+    assert 'after' not in str(actual).split('No scaling')[0]

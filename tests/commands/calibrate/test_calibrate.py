@@ -29,7 +29,8 @@ from mmcalib.runs.config import load_config
 from mmcalib.runs.mean import short_calibration
 from mmcalib.runs.record import Record
 
-DIGITS, SCENES = (ROOT / f'configs/ce/{name}.py' for name in ('digits', 'digit_scenes'))
+DIGITS = ROOT / 'configs/ce/digits.py'
+SCENES = ROOT / 'configs/ce/digit_scenes.py'
 FEW = {
     config: [f'{split}_dataloader.dataset.indices={count}' for split in ('val', 'test')]
     for config, count in ((DIGITS, 60), (SCENES, 6))
@@ -57,15 +58,18 @@ def write_checkpoint(path, config, layer='head.fc', count=200):
     """
     model, batch = model_and_batch(config, 'train', count)
     model.init_weights()
-    last, inputs = model.get_submodule(layer), []
-    handle = last.register_forward_hook(lambda module, given, output: inputs.append(given[0]))
+    last = model.get_submodule(layer)
+    inputs = []
+    handle = last.register_forward_hook(lambda module, args, output: inputs.append(args[0]))
     with torch.no_grad():
         samples = model.val_step(batch)
     handle.remove()
     features = torch.cat(inputs).movedim(1, -1).flatten(0, -2)
     labels = [s.gt_label if 'gt_label' in s else s.gt_sem_seg.data.flatten() for s in samples]
     labels = torch.cat(labels)
-    features, labels = features[labels != 255], labels[labels != 255]
+    is_valid = labels != 255
+    features = features[is_valid]
+    labels = labels[is_valid]
     targets = nn.functional.one_hot(labels, max(len(last.weight), 2)).float() - 0.5
     targets = targets[:, -len(last.weight) :]
     features = nn.functional.pad(features, (0, 1), value=1.0)
@@ -93,14 +97,17 @@ def scenes(tmp_path_factory):
 
 @pytest.fixture
 def calibrate(run):
-    """``calibrate(config, checkpoint, …)`` on few images returns the file and what is printed."""
+    """A function that calibrates on few images, and returns the content of the file and the output.
+
+    With a code that is not 0 it returns the output alone.
+    """
 
     def calibrate(config, checkpoint, *arguments, out='out.pth', cfg=(), code=0):
         options = [*FEW.get(config, ()), *cfg]
         options = ['--cfg-options', *options] if options else []
         command = [config, checkpoint, '--out', out, '--work-dir', 'work', *arguments, *options]
-        said = run('calibrate.py', *command, code=code)
-        return said if code else (load(out), said)
+        output = run('calibrate.py', *command, code=code)
+        return output if code else (load(out), output)
 
     return calibrate
 
@@ -111,22 +118,26 @@ def load(path):
     return torch.load(path, weights_only=False)
 
 
-def of(content):
+def record_in(content):
+    """Return the record of the calibration in the content of a checkpoint."""
     return content['meta']['calibration']
 
 
-def changed(one, other):
+def changed_tensors(one, other):
     """Return the keys of the tensors that differ, and check that nothing else does."""
     assert one.keys() == other.keys()
     for key in one.keys() - {'state_dict', 'meta'}:
         assert one[key] == other[key]
     assert {**other['meta'], 'calibration': None} == {**one['meta'], 'calibration': None}
-    a, b = one['state_dict'], other['state_dict']
-    assert [(key, x.dtype) for key, x in a.items()] == [(key, x.dtype) for key, x in b.items()]
-    return {key for key in a if not torch.equal(a[key], b[key])}
+    state = one['state_dict']
+    other_state = other['state_dict']
+    dtypes = {key: tensor.dtype for key, tensor in state.items()}
+    other_dtypes = {key: tensor.dtype for key, tensor in other_state.items()}
+    assert list(dtypes.items()) == list(other_dtypes.items())
+    return {key for key in state if not torch.equal(state[key], other_state[key])}
 
 
-def by_toolbox(toolbox, config, checkpoint, *options):
+def read_toolbox_metrics(toolbox, config, checkpoint, *options):
     """Return the metrics that a toolbox's own tool prints."""
     tool = Path(toolbox.__file__).parent / '.mim/tools/test.py'
     tool = os.path.relpath(tool, ROOT / 'tools')
@@ -135,15 +146,20 @@ def by_toolbox(toolbox, config, checkpoint, *options):
 
 
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix'])
-def test_a_classifiers_checkpoint(method, digits, calibrate, run):
+def test_calibrate_classifier_writes_scaled_layer_and_record(method, digits, calibrate, run):
     content, output = calibrate(DIGITS, digits, '--method', method, '--test', '--num-bins', 20)
-    assert changed(load(digits), content) == FOLDED
-    meta = of(content)
-    assert meta['method'] == method and meta['forced'] == [] and 'earlier' not in meta
-    assert meta['split'] == meta['dataset']['split'] == 'val' and meta['num_bins'] == 20
+    assert changed_tensors(load(digits), content) == FOLDED
+    meta = record_in(content)
+    assert meta['method'] == method
+    assert meta['forced'] == []
+    assert 'earlier' not in meta
+    assert meta['split'] == meta['dataset']['split'] == 'val'
+    assert meta['num_bins'] == 20
     assert meta['num_fitted'] == meta['num_predictions'] == meta['dataset']['samples'] == 60
-    assert meta['tested']['num_predictions'] == 60 and meta['layers'] == ['head.fc']
-    assert meta['difference'] < 1e-4 and meta['fitted']['before'] != meta['tested']['before']
+    assert meta['tested']['num_predictions'] == 60
+    assert meta['layers'] == ['head.fc']
+    assert meta['difference'] < 1e-4
+    assert meta['fitted']['before'] != meta['tested']['before']
     for result in (meta['fitted'], meta['tested']):
         assert result['after']['NLL'] < result['before']['NLL']
         assert set(result['after']) == {'ECE', 'AECE', 'NLL', 'Brier', 'accuracy'}
@@ -152,42 +168,51 @@ def test_a_classifiers_checkpoint(method, digits, calibrate, run):
         assert value in output
     if method != 'temperature':
         return
-    assert meta['fitted']['changed'] == 0 and 'Temperature ' in output
+    assert meta['fitted']['changed'] == 0
+    assert 'Temperature ' in output
     temperature = meta['parameters']['temperature']
-    assert temperature > 2 and meta['standard_error'] > 0 == meta['sampling_error']
-    weights = (each['state_dict']['head.fc.weight'] for each in (content, load(digits)))
-    torch.testing.assert_close(next(weights), next(weights) / temperature)
+    assert temperature > 2
+    assert meta['standard_error'] > 0 == meta['sampling_error']
+    actual_weight = content['state_dict']['head.fc.weight']
+    original_weight = load(digits)['state_dict']['head.fc.weight']
+    torch.testing.assert_close(actual_weight, original_weight / temperature)
     # Every tool tests the file, ours says on what it was fitted.
     bins = ['--cfg-options', *FEW[DIGITS], 'test_evaluator.1.num_bins=20']
-    found = by_toolbox(mmpretrain, DIGITS, 'out.pth', *bins)
-    for key in ('accuracy/top1', 'calibration/ECE', 'calibration/AECE'):
-        expected = meta['tested']['after'][key.split('/')[1].replace('top1', 'accuracy')]
-        assert found[key] == pytest.approx(expected, abs=1e-3)
-    for split, said in (('val', True), ('test', False)):
+    actual = read_toolbox_metrics(mmpretrain, DIGITS, 'out.pth', *bins)
+    expected = meta['tested']['after']
+    assert actual['accuracy/top1'] == pytest.approx(expected['accuracy'], abs=1e-3)
+    assert actual['calibration/ECE'] == pytest.approx(expected['ECE'], abs=1e-3)
+    assert actual['calibration/AECE'] == pytest.approx(expected['AECE'], abs=1e-3)
+    for split in ('val', 'test'):
         options = ['--split', split, '--work-dir', f'tested_{split}', *bins[:3]]
-        tested = run('test.py', DIGITS, 'out.pth', *options)
-        assert ('was fitted on these images' in tested) == said
+        output = run('test.py', DIGITS, 'out.pth', *options)
+        assert ('was fitted on these images' in output) == (split == 'val')
 
 
-def test_a_segmentors_checkpoint(scenes, calibrate):
+def test_calibrate_segmentor_samples_are_off_by_sampling_error(scenes, calibrate):
     content, output = calibrate(SCENES, scenes, '--samples', 500)
     names = {'decode_head.conv_seg.weight', 'decode_head.conv_seg.bias'}
-    assert changed(load(scenes), content) == names
-    drawn = of(content)
+    assert changed_tensors(load(scenes), content) == names
+    drawn = record_in(content)
     assert drawn['num_fitted'] == 500 < drawn['num_predictions'] < 6 * 40 * 40
-    assert drawn['sampling_error'] > 0 and 'of it from the draw' in output
+    assert drawn['sampling_error'] > 0
+    assert 'of it from the draw' in output
     assert f'500 of {drawn["num_predictions"]:,} predictions of 6 images on val' in output
-    other = of(calibrate(SCENES, scenes, '--samples', 500, '--seed', 1, out='seed.pth')[0])
-    exact = of(calibrate(SCENES, scenes, out='more.pth')[0])['parameters']['temperature']
+    other = record_in(calibrate(SCENES, scenes, '--samples', 500, '--seed', 1, out='seed.pth')[0])
+    exact = record_in(calibrate(SCENES, scenes, out='more.pth')[0])['parameters']['temperature']
     # The draws are off by about what they say.
-    off = [abs(each['parameters']['temperature'] - exact) for each in (drawn, other)]
-    assert 0 < max(off) < 4 * drawn['sampling_error'] and off[0] != off[1]
+    error = abs(drawn['parameters']['temperature'] - exact)
+    other_error = abs(other['parameters']['temperature'] - exact)
+    assert 0 < max(error, other_error) < 4 * drawn['sampling_error']
+    assert error != other_error
 
 
-def test_one_image_has_no_standard_error(scenes, calibrate):
+def test_calibrate_one_image_has_no_standard_error(scenes, calibrate):
     content, output = calibrate(SCENES, scenes, cfg=['val_dataloader.dataset.indices=1'])
-    assert 'standard_error' not in of(content) and 'fitted on' in output
-    assert 'nan' not in output and '±' not in output
+    assert 'standard_error' not in record_in(content)
+    assert 'fitted on' in output
+    assert 'nan' not in output
+    assert '±' not in output
 
 
 @TRANSFORMS.register_module(force=True)
@@ -198,7 +223,7 @@ class ToBinary(BaseTransform):
         return results
 
 
-def test_a_binary_segmentor_says_how_many_pixels_changed_side(calibrate, tmp_path):
+def test_calibrate_binary_segmentor_counts_changed_pixels(calibrate, tmp_path):
     config = tmp_path / 'binary.py'
     config.write_text(
         f"_base_ = '{SCENES}'\n"
@@ -212,9 +237,10 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(calibrate, tmp_pat
     )
     checkpoint = write_checkpoint(tmp_path / 'b.pth', config, 'decode_head.conv_seg', 8)
     content, output = calibrate(config, checkpoint, '--test')
-    count = of(content)['tested']['changed']
-    assert f'{count:,} of' in output and 'predicted classes on test change' in output
-    assert of(content)['threshold'] == 0.4
+    count = record_in(content)['tested']['changed']
+    assert f'{count:,} of' in output
+    assert 'predicted classes on test change' in output
+    assert record_in(content)['threshold'] == 0.4
     sides = []
     for file in (checkpoint, 'out.pth'):
         model, batch = model_and_batch(config, 'test', 4)
@@ -240,7 +266,7 @@ def joined_config(*parts, train=None):
 PACK = [dict(type='PackInputs')]
 
 
-def test_calibrate_training_images_are_refused(digits, calibrate):
+def test_calibrate_training_images_raises(digits, calibrate):
     """Of a network that has learned them, a temperature is too low."""
     cfg = ['val_dataloader.dataset.split=train']
     assert '60 of the 60 val images are training images' in calibrate(
@@ -248,34 +274,37 @@ def test_calibrate_training_images_are_refused(digits, calibrate):
     )
     assert not Path('out.pth').exists()
     content, output = calibrate(DIGITS, digits, '--force', cfg=cfg, out='forced.pth')
-    assert 'training images' in of(content)['forced'][0] and 'Warning: 60 of the 60' in output
+    assert 'training images' in record_in(content)['forced'][0]
+    assert 'Warning: 60 of the 60' in output
     some = joined_config(('val', 60), ('train', 30))
     assert '30 of the 90 val images are training images' in calibrate(some, digits, code=2)
     content, output = calibrate(joined_config(('val', 60), ('train', 3)), digits)
     assert '3 of the 63 val images are training images' in output
-    assert of(content)['shared'] == {'images': 63, 'train': 3, 'test': 0, 'test_images': 60}
+    assert record_in(content)['shared'] == {'images': 63, 'train': 3, 'test': 0, 'test_images': 60}
 
 
-def test_calibrate_validation_that_contains_the_test_is_said(digits, calibrate, run):
+def test_calibrate_validation_that_contains_test_warns(digits, calibrate, run):
     config = joined_config(('val', 60), ('test', 60))
     content, output = calibrate(config, digits, '--test')
     assert '60 of the 120 val images are test images' in output
-    assert of(content)['groups'] == of(content)['dataset']['samples'] == 120
-    said = run('test.py', config, 'out.pth', '--work-dir', 'tested')
-    assert 'was fitted on these images' in said
+    assert record_in(content)['groups'] == record_in(content)['dataset']['samples'] == 120
+    output = run('test.py', config, 'out.pth', '--work-dir', 'tested')
+    assert 'was fitted on these images' in output
     options = ['--work-dir', 'more', '--cfg-options', 'test_dataloader.dataset.indices=100']
     assert 'was fitted on 60 of these 100 images' in run('test.py', config, 'out.pth', *options)
     other = joined_config(('val', 60), ('val', 60))
     content, output = calibrate(other, digits, '--test', out='other.pth')
-    assert of(content)['groups'] == 60 and 'images too' not in output
+    assert record_in(content)['groups'] == 60
+    assert 'images too' not in output
     assert 'was fitted on' not in run('test.py', other, 'other.pth', '--work-dir', 'third')
 
 
-def test_calibrate_test_images_under_another_config_are_cross_fitted(digits, calibrate):
+def test_calibrate_test_images_under_other_config_are_cross_fitted(digits, calibrate):
     content, output = calibrate(joined_config(('test', 30), ('test', 60)), digits, '--test')
     assert 'Validation and test data are the same' in output
-    assert of(content)['tested'] is None and of(content)['folds'] == 5
-    assert of(content)['groups'] == 60
+    assert record_in(content)['tested'] is None
+    assert record_in(content)['folds'] == 5
+    assert record_in(content)['groups'] == 60
 
 
 def test_calibrate_parts_of_one_split_share_nothing(digits, calibrate):
@@ -289,20 +318,27 @@ def test_calibrate_parts_of_one_split_share_nothing(digits, calibrate):
         f'val_dataloader = dict(dataset={dict(_delete_=True, **parts[1])})\n'
     )
     content, output = calibrate('parts.py', digits)
-    assert of(content)['shared'] == {'images': 100, 'train': 0, 'test': 0, 'test_images': 797}
+    assert record_in(content)['shared'] == {
+        'images': 100,
+        'train': 0,
+        'test': 0,
+        'test_images': 797,
+    }
     assert 'images too' not in output
 
 
-def test_calibrate_without_the_training_data_says_what_is_not_known(digits, calibrate):
+def test_calibrate_unreadable_training_data_warns(digits, calibrate):
     missing = dict(_delete_=True, type='mmpretrain.CustomDataset', data_root='gone', pipeline=PACK)
     content, output = calibrate(joined_config(('val', 60), train=missing), digits)
-    assert 'train data cannot be read' in output and 'train' not in of(content)['shared']
+    assert 'train data cannot be read' in output
+    assert 'train' not in record_in(content)['shared']
 
 
 def test_calibrate_limit_fits_few_images_and_marks_them(digits, calibrate, run):
     content, output = calibrate(DIGITS, digits, '--limit', 40, '--test')
-    meta = of(content)
-    assert meta['limit'] == 40 and 'SMOKE RUN with --limit 40' in output
+    meta = record_in(content)
+    assert meta['limit'] == 40
+    assert 'SMOKE RUN with --limit 40' in output
     assert meta['dataset']['samples'] == meta['tested']['num_predictions'] == 40
     run('test.py', DIGITS, 'out.pth', '--work-dir', 'tested', '--cfg-options', *FEW[DIGITS])
     assert Record.read('tested/results.json').limit == 40
@@ -360,22 +396,25 @@ def test_calibrate_labels_that_determine_nothing_writes_no_file(
 def test_test_segmentor_names_classes_without_labels(kind, message, scenes, run):
     config = with_labels(SCENES, kind, 'PackSegInputs')
     few = ['--cfg-options', 'val_dataloader.dataset.indices=20']
-    said = run('test.py', config, scenes, '--split', 'val', '--work-dir', 'tested', *few)
-    assert ('No label is of class' in said) == (message is not None)
-    assert message is None or message in ' '.join(said.split())
+    output = run('test.py', config, scenes, '--split', 'val', '--work-dir', 'tested', *few)
+    assert ('No label is of class' in output) == (message is not None)
+    if message is not None:
+        assert message in ' '.join(output.split())
 
 
 def test_calibrate_class_without_labels_is_named(scenes, calibrate):
     config = with_labels(SCENES, 'no 3', 'PackSegInputs')
     content, output = calibrate(config, scenes, cfg=FEW[SCENES])
-    assert of(content)['unlabelled'] == ['2'] and 'No label is of class 2:' in output
+    assert record_in(content)['unlabelled'] == ['2']
+    assert 'No label is of class 2:' in output
 
 
-def test_the_method_s_options_are_passed(digits, calibrate):
-    meta = of(calibrate(DIGITS, digits, '--criterion', 'ece-grid')[0])
+def test_calibrate_criterion_is_that_of_the_scaler(digits, calibrate):
+    meta = record_in(calibrate(DIGITS, digits, '--criterion', 'ece-grid')[0])
     temperature = meta['parameters']['temperature']
     assert round(10 * temperature) == pytest.approx(10 * temperature)
-    assert meta['options'] == {'criterion': 'ece-grid'} and 'standard_error' not in meta
+    assert meta['options'] == {'criterion': 'ece-grid'}
+    assert 'standard_error' not in meta
 
 
 @pytest.mark.parametrize(
@@ -385,63 +424,74 @@ def test_the_method_s_options_are_passed(digits, calibrate):
         ([], [SAME], "fitted on the validation split, which is the config's test split as well"),
     ],
 )
-def test_what_is_forced_is_marked(options, cfg, reason, digits, calibrate):
+def test_calibrate_forced_record_has_reason(options, cfg, reason, digits, calibrate):
     content, output = calibrate(DIGITS, digits, '--force', *options, cfg=cfg)
-    meta = of(content)
-    assert meta['forced'] == [reason] and f'Warning: {reason}' in output and meta['folds'] == 5
+    meta = record_in(content)
+    assert meta['forced'] == [reason]
+    assert f'Warning: {reason}' in output
+    assert meta['folds'] == 5
     assert meta['split'] == ('test' if options else 'val')
     assert meta['tested'] == (meta['fitted'] if options else None)
 
 
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'ets'])
-def test_the_function_comes_to_the_same_cross_fitted_figures(method, digits, calibrate):
+def test_calibrate_cross_fitted_figures_equal_function(method, digits, calibrate):
     content, output = calibrate(DIGITS, digits, '--method', method, '--test', cfg=[SAME])
-    meta = of(content)
-    assert 'Validation and test data are the same' in output and 'other 4 of 5 folds' in output
-    assert meta['forced'] == [] and meta['tested'] is None and meta['folds'] == 5
+    meta = record_in(content)
+    assert 'Validation and test data are the same' in output
+    assert 'other 4 of 5 folds' in output
+    assert meta['forced'] == []
+    assert meta['tested'] is None
+    assert meta['folds'] == 5
     model, batch = model_and_batch(DIGITS, 'test', 60)
     model.load_state_dict(load(digits)['state_dict'])
     given = model.data_preprocessor(batch)
     with torch.no_grad():
         logits = model(given['inputs'], mode='tensor').double()
     labels = torch.cat([sample.gt_label for sample in given['data_samples']])
-    options = dict(method=method, groups=range(60))  # by their places
-    found = mmcalib.calibrate(nn.Identity(), [(logits, labels)], **options)
-    for name, value in found.scaler.tensors.items():
+    batches = [(logits, labels)]
+    function = mmcalib.calibrate(nn.Identity(), batches, method=method, groups=range(60))
+    for name, value in function.scaler.tensors.items():
         given = torch.as_tensor(meta['parameters'][name]).double()
         torch.testing.assert_close(given, value, rtol=1e-5, atol=1e-5)
-    for when in ('before', 'after'):
-        assert meta['fitted'][when] == pytest.approx(getattr(found, when), rel=1e-4)
+    assert meta['fitted']['before'] == pytest.approx(function.before, rel=1e-4)
+    assert meta['fitted']['after'] == pytest.approx(function.after, rel=1e-4)
     if method == 'temperature':
-        other = of(calibrate(DIGITS, digits, '--seed', 3, out='other.pth', cfg=[SAME])[0])
+        other = record_in(calibrate(DIGITS, digits, '--seed', 3, out='other.pth', cfg=[SAME])[0])
         assert other['parameters'] == meta['parameters']
         assert other['fitted']['after']['NLL'] != meta['fitted']['after']['NLL']
-        three = [each.replace('60', '3') for each in FEW[DIGITS]]
-        assert of(calibrate(DIGITS, digits, out='3.pth', cfg=[SAME, *three])[0])['folds'] == 3
+        three = [option.replace('60', '3') for option in FEW[DIGITS]]
+        assert (
+            record_in(calibrate(DIGITS, digits, out='3.pth', cfg=[SAME, *three])[0])['folds'] == 3
+        )
 
 
-def test_a_mean_is_cross_fitted(digits, calibrate):
+def test_calibrate_mean_on_test_images_is_cross_fitted(digits, calibrate):
     meta, _ = calibrate(DIGITS, digits, '--tta', out='t.json', cfg=[SAME])
-    assert meta['folds'] == 5 and meta['fitted']['num_predictions'] == 60
+    assert meta['folds'] == 5
+    assert meta['fitted']['num_predictions'] == 60
     assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
 
 
 @pytest.mark.parametrize(('config', 'passes'), [(DIGITS, 1), (SCENES, 2)])
-def test_how_often_the_model_sees_an_image(config, passes, digits, scenes, calibrate, monkeypatch):
+def test_calibrate_passes_over_images(config, passes, digits, scenes, calibrate, monkeypatch):
     """Once, and twice where its maps are too large to keep; and a few batches a few times."""
-    seen, forward = [], BaseModel._run_forward
-    monkeypatch.setattr(
-        BaseModel,
-        '_run_forward',
-        lambda self, data, mode: seen.append(len(data['inputs'])) or forward(self, data, mode),
-    )
+    batch_sizes = []
+    run_forward = BaseModel._run_forward
+
+    def run_noting_size(self, data, mode):
+        batch_sizes.append(len(data['inputs']))
+        return run_forward(self, data, mode)
+
+    monkeypatch.setattr(BaseModel, '_run_forward', run_noting_size)
     few = [f'{split}_dataloader.dataset.indices=60' for split in ('val', 'test')]
     cfg = [SAME, *few, 'val_dataloader.batch_size=1']
     content, _ = calibrate(config, digits if config == DIGITS else scenes, cfg=cfg)
-    assert of(content)['folds'] == 5 and 60 * passes < sum(seen) < 60 * (passes + 1)
+    assert record_in(content)['folds'] == 5
+    assert 60 * passes < sum(batch_sizes) < 60 * (passes + 1)
 
 
-def test_which_configs_have_no_validation_data():
+def test_same_data_configs_without_validation_data():
     for name, expected in (
         ('deeplabv3_r50_voc', True), ('deeplabv3_r50_voc_heldout', False),
         ('resnet101_cub', True), ('resnet101_cub_heldout', False), ('resnet50_cifar10', False),
@@ -462,7 +512,7 @@ class CappedHead(nn.Module):
         return head
 
 
-def test_calibrate_a_head_that_does_not_scale_is_attached(digits, calibrate, run):
+def test_calibrate_head_that_caps_logits_attaches(digits, calibrate, run):
     """So little trained that its cap matters only after the fit."""
     content = load(digits)
     content['state_dict']['head.fc.bias'] += 20  # so that the largest logits are above 0
@@ -471,18 +521,18 @@ def test_calibrate_a_head_that_does_not_scale_is_attached(digits, calibrate, run
     torch.save(content, 'weak.pth')
     head = 'model.head.type=CappedHead'
     content, output = calibrate(DIGITS, 'weak.pth', '--test', cfg=[head])
-    meta = of(content)
-    assert 'differ from the scaled ones' in meta['attached'] and meta['layers'] == []
-    assert 'Attached' in output and Path('out.py').exists()
+    meta = record_in(content)
+    assert 'differ from the scaled ones' in meta['attached']
+    assert meta['layers'] == []
+    assert 'Attached' in output
+    assert Path('out.py').exists()
     run('test.py', 'out.py', 'out.pth', '--work-dir', 'tested')
     tested = load('tested/results.json')['metrics']
     assert tested['calibration/ECE'] == pytest.approx(meta['tested']['after']['ECE'], abs=1e-3)
 
 
 @pytest.mark.parametrize('ranks', [1, 2])
-def test_calibrate_two_heads_chosen_by_the_image_is_attached(
-    ranks, digits, calibrate, tmp_path, free_port
-):
+def test_calibrate_two_heads_attaches(ranks, digits, calibrate, tmp_path, free_port):
     """Of which the first batch sees one."""
     model, batch = model_and_batch(DIGITS, 'val', 60)
     content = load(digits)
@@ -508,25 +558,27 @@ def test_calibrate_two_heads_chosen_by_the_image_is_attached(
         command = ['routed.py', 'routed.pth', '--out', 'out.pth', '--work-dir', 'work']
         call_forked('calibrate.py', *command, cwd=tmp_path, ranks=2, port=free_port)
         content = load('out.pth')
-    meta = of(content)
-    assert meta['layers'] == [] and 'linear layer' in meta['attached']
+    meta = record_in(content)
+    assert meta['layers'] == []
+    assert 'linear layer' in meta['attached']
 
 
-def test_folding_twice_is_refused_and_noted(digits, calibrate):
+def test_calibrate_calibrated_checkpoint_raises_unless_forced(digits, calibrate):
     first, _ = calibrate(DIGITS, digits, out='first.pth')
     error = calibrate(DIGITS, 'first.pth', code=2)
-    assert 'calibrated before' in error and 'ce.pth' in error
+    assert 'calibrated before' in error
+    assert 'ce.pth' in error
     second, output = calibrate(DIGITS, 'first.pth', '--force', '--method', 'vector')
-    assert of(second)['earlier'] == of(first)
+    assert record_in(second)['earlier'] == record_in(first)
     assert short_calibration(second['meta']['calibration'])['methods'] == ['temperature', 'vector']
-    assert of(second)['forced'] == ['calibrated before']
+    assert record_in(second)['forced'] == ['calibrated before']
     assert 'Warning: calibrated before' in output
-    again, said = calibrate(DIGITS, 'first.pth', '--force', out='again.pth')
-    assert of(again)['parameters']['temperature'] == pytest.approx(1, abs=1e-3)
-    assert 'No gain expected: a temperature of 1, which changes nothing, is only 0.0' in said
+    again, output = calibrate(DIGITS, 'first.pth', '--force', out='again.pth')
+    assert record_in(again)['parameters']['temperature'] == pytest.approx(1, abs=1e-3)
+    assert 'No gain expected: a temperature of 1, which changes nothing, is only 0.0' in output
 
 
-def test_no_file_is_lost(digits, calibrate):
+def test_calibrate_out_that_is_another_file_raises(digits, calibrate):
     shutil.copy(digits, 'ours.pth')
     Path('mine.py').write_text(f"_base_ = '{DIGITS}'\n")
     for name in ('other.pth', 'ets.py'):
@@ -557,7 +609,7 @@ def test_no_file_is_lost(digits, calibrate):
 
 
 @pytest.mark.parametrize('method', ['temperature', 'ets'])
-def test_a_full_disk_leaves_both_old_files(method, digits, calibrate, tmp_path):
+def test_calibrate_full_disk_leaves_both_old_files(method, digits, calibrate, tmp_path):
     """A limit on the size of a file fails where a full disk does."""
     for name in ('out.pth', 'out.py'):
         Path(name).write_text('mine')
@@ -589,7 +641,7 @@ class Sequence(Hook):
         self.before_run(runner, 'after_run')
 
 
-def test_hooks_run_as_in_a_test(digits, calibrate):
+def test_calibrate_hooks_see_all_loops(digits, calibrate):
     """So that they see all the data that the checkpoint is to be compared with."""
     Path('own.py').write_text(f"_base_ = '{DIGITS}'\ncustom_hooks = [dict(type='Sequence')]\n")
     calibrate('own.py', digits, '--test', cfg=FEW[DIGITS])
@@ -615,14 +667,18 @@ REFUSED = [
     ([], ['val_evaluator.1.num_bin=9'], "argument 'num_bin'"),
     (['--test'], ['test_evaluator.1.num_bins=0'], 'num_bins must be'),
     ([], ['model.backbone.depth=19'], 'the config cannot be built: '),
-    ([], [SAME, *(each[:-2] + '1' for each in FEW[DIGITS])], 'two or more independent ones'),
+    (
+        [],
+        [SAME, *(option.replace('60', '1') for option in FEW[DIGITS])],
+        'two or more independent ones',
+    ),
     (['--out', 'file/out.pth'], [], 'file/out.pth cannot be written: Not a directory'),
     (['--out', 'n' * 300 + '.pth'], [], 'cannot be written: File name too long'),
 ]
 
 
 @pytest.mark.parametrize(('arguments', 'cfg', 'message'), REFUSED)
-def test_what_cannot_be_done_is_said(arguments, cfg, message, digits, calibrate, tmp_path):
+def test_calibrate_invalid_options_raises(arguments, cfg, message, digits, calibrate, tmp_path):
     Path('file').write_text('mine')
     assert message in calibrate(DIGITS, digits, *arguments, cfg=cfg, code=2)
     assert {path.name for path in tmp_path.iterdir()} <= {'file', 'work'}
@@ -630,50 +686,60 @@ def test_what_cannot_be_done_is_said(arguments, cfg, message, digits, calibrate,
         assert not Path('work').exists()
 
 
-def test_other_kinds_of_files(digits, calibrate):
+def test_calibrate_bare_wrapped_and_half_checkpoints_are_read(digits, calibrate):
     content = load(digits)
     state = content['state_dict']
-    half = {key: x.half() if x.is_floating_point() else x for key, x in state.items()}
-    wrapped = {f'module.{key}': value for key, value in state.items()}
-    found = {'': calibrate(DIGITS, digits)[0]}
-    for name, kind in (('bare', state), ('wrapped', dict(state_dict=wrapped)), ('half', half)):
-        torch.save(kind, f'{name}.pth')
-        found[name], _ = calibrate(DIGITS, f'{name}.pth', out=f'from_{name}.pth')
-    assert found['bare']['meta'].keys() == {'calibration'}
+    wrapped_state = {f'module.{key}': tensor for key, tensor in state.items()}
+    half_state = {}
+    for key, tensor in state.items():
+        half_state[key] = tensor.half() if tensor.is_floating_point() else tensor
+    expected, _ = calibrate(DIGITS, digits)
+    torch.save(state, 'bare.pth')
+    torch.save({'state_dict': wrapped_state}, 'wrapped.pth')
+    torch.save(half_state, 'half.pth')
+    bare, _ = calibrate(DIGITS, 'bare.pth', out='from_bare.pth')
+    wrapped, _ = calibrate(DIGITS, 'wrapped.pth', out='from_wrapped.pth')
+    half, _ = calibrate(DIGITS, 'half.pth', out='from_half.pth')
+    assert bare['meta'].keys() == {'calibration'}
     for key in FOLDED:
-        expected = found['']['state_dict'][key]
-        assert torch.equal(found['bare']['state_dict'][key], expected)
-        assert torch.equal(found['wrapped']['state_dict'][f'module.{key}'], expected)
-    assert of(found['half'])['difference'] < 1e-5
-    small = found['half']['state_dict']
-    assert {key for key in small if small[key].dtype != half[key].dtype} == FOLDED
+        expected_tensor = expected['state_dict'][key]
+        assert torch.equal(bare['state_dict'][key], expected_tensor)
+        assert torch.equal(wrapped['state_dict'][f'module.{key}'], expected_tensor)
+    assert record_in(half)['difference'] < 1e-5
+    with_other_dtype = set()
+    for key, tensor in half['state_dict'].items():
+        if tensor.dtype != half_state[key].dtype:
+            with_other_dtype.add(key)
+    assert with_other_dtype == FOLDED
 
 
-def test_what_no_layer_absorbs_is_attached(digits, calibrate, run):
+def test_calibrate_head_without_linear_layer_attaches(digits, calibrate, run):
     own = [*NORMALISED, "custom_imports.imports=['mmcalib','tiny_models']"]
     state = load(digits)['state_dict']
     state['head.norm_product.weight'] = state.pop('head.fc.weight')
     del state['head.fc.bias']
     torch.save({'state_dict': state, 'meta': {'epoch': 1, 'seed': 0}}, 'arc.pth')
     content, output = calibrate(DIGITS, 'arc.pth', '--test', cfg=own)
-    meta = of(content)
+    meta = record_in(content)
     assert 'Attached behind the model, because ImageClassifier has no linear' in output
     assert 'Written: out.pth and out.py' in output
-    assert meta['layers'] == [] and 'no linear layer' in meta['attached']
+    assert meta['layers'] == []
+    assert 'no linear layer' in meta['attached']
     assert meta['tested']['after']['NLL'] < meta['tested']['before']['NLL']
     added = content['state_dict'].keys() - state.keys()
     assert added == {'calibration.temperature', 'calibration.about'}
     assert all(torch.equal(content['state_dict'][key], value) for key, value in state.items())
     cfg = load_config('out.py')
-    assert cfg.model.type == 'CalibratedModel' and cfg.model.calibrates == 'ImageClassifier'
+    assert cfg.model.type == 'CalibratedModel'
+    assert cfg.model.calibrates == 'ImageClassifier'
     assert cfg.custom_imports['imports'] == ['mmcalib', 'tiny_models']
     run('test.py', 'out.py', 'out.pth', '--work-dir', 'tested')
-    ours = load('tested/results.json')['metrics']
-    theirs = by_toolbox(mmpretrain, 'out.py', 'out.pth')
+    metrics = load('tested/results.json')['metrics']
+    toolbox_metrics = read_toolbox_metrics(mmpretrain, 'out.py', 'out.pth')
     for name in ('ECE', 'AECE'):
-        for found in (ours, theirs):
-            expected = pytest.approx(meta['tested']['after'][name], abs=1e-3)
-            assert found[f'calibration/{name}'] == expected
+        expected = pytest.approx(meta['tested']['after'][name], abs=1e-3)
+        assert metrics[f'calibration/{name}'] == expected
+        assert toolbox_metrics[f'calibration/{name}'] == expected
 
     text = re.sub(r"criterion='nll',?", '', Path('out.py').read_text())
     Path('wrong.py').write_text(text.replace("='temperature'", "='class-temperatures'"))
@@ -690,28 +756,30 @@ def test_what_no_layer_absorbs_is_attached(digits, calibrate, run):
     assert not Path('w/results.json').exists()
 
 
-def test_mmseg_tests_an_attached_calibration(scenes, calibrate):
+def test_calibrate_attached_segmentor_is_tested_by_mmseg(scenes, calibrate):
     content, output = calibrate(SCENES, scenes, '--test', '--method', 'class-temperatures')
     assert 'class-temperatures scaling is not one that layers absorb' in output
-    meta = of(content)
+    meta = record_in(content)
     assert meta['fitted']['changed'] == meta['tested']['changed'] == 0
     assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
-    found = by_toolbox(mmseg, 'out.py', 'out.pth')
+    metrics = read_toolbox_metrics(mmseg, 'out.py', 'out.pth')
     for name in ('ECE', 'AECE'):
         expected = pytest.approx(meta['tested']['after'][name], abs=1e-3)
-        assert found[f'calibration/{name}'] == expected
+        assert metrics[f'calibration/{name}'] == expected
 
 
-def test_auto_chooses(digits, calibrate, run):
+def test_calibrate_auto_chooses_once(digits, calibrate, run):
     content, output = calibrate('mmcalib::ce/digits.py', digits, '--method', 'auto')
-    meta = of(content)
-    assert meta['method'] != 'none' and 'Cross-validated over 200 images' in output
+    meta = record_in(content)
+    assert meta['method'] != 'none'
+    assert 'Cross-validated over 200 images' in output
     assert [c['method'] for c in meta['candidates']][:2] == ['none', 'temperature']
     del content['meta']['calibration']
     torch.save(content, 'as_if_new.pth')
     options = ['--out', 'none.pth', '--work-dir', 'work', '--method', 'auto']
     error = run('calibrate.py', DIGITS, 'as_if_new.pth', *options, '--test', code=1)
-    assert 'none.pth was not written' in error and not Path('none.pth').exists()
+    assert 'none.pth was not written' in error
+    assert not Path('none.pth').exists()
 
 
 @DATASETS.register_module(force=True)
@@ -719,14 +787,15 @@ class Videos(Digits):
     """Each of 12 digits is a video of 6 frames."""
 
     def load_data_list(self):
-        digits, places = super().load_data_list(), np.ndindex(12, 6)
-        return [
-            digits[video] | {'img_path': f'v{video:02d}_{frame}.png'} for video, frame in places
-        ]
+        digits = super().load_data_list()
+        frames = []
+        for video, frame in np.ndindex(12, 6):
+            frames.append(digits[video] | {'img_path': f'v{video:02d}_{frame}.png'})
+        return frames
 
 
 @pytest.mark.parametrize(('pattern', 'groups'), [(None, 5), (r'v(\d+)_', 12), (r'(v\d)\d_', 2)])
-def test_auto_compares_by_groups(pattern, groups, digits, calibrate):
+def test_calibrate_auto_compares_by_groups(pattern, groups, digits, calibrate):
     options = ['--groups', pattern] if pattern else []
     few = dict(cfg=['val_dataloader.dataset.type=Videos'])
     _, output = calibrate('mmcalib::ce/digits.py', digits, '--method', 'auto', *options, **few)
@@ -736,7 +805,7 @@ def test_auto_compares_by_groups(pattern, groups, digits, calibrate):
     assert ('matrix' in output) == (groups >= 10)
 
 
-def test_calibrate_groups_that_do_not_suit_are_said_with_their_pattern(digits, calibrate):
+def test_calibrate_groups_pattern_that_does_not_suit_is_named(digits, calibrate):
     videos = dict(cfg=['val_dataloader.dataset.type=Videos'])
     config = 'mmcalib::ce/digits.py'
     _, output = calibrate(config, digits, '--groups', r'v(\d+_\d)', **videos)
@@ -746,11 +815,12 @@ def test_calibrate_groups_that_do_not_suit_are_said_with_their_pattern(digits, c
     assert '--groups v finds the same in the paths of all 72 images' in error
     assert 'Reading logits' not in error
     content, output = calibrate(config, digits, *one, **videos)
-    assert of(content)['groups'] == 1 and 'All images are of one group' in output
+    assert record_in(content)['groups'] == 1
+    assert 'All images are of one group' in output
 
 
 @pytest.mark.parametrize(('config', 'method'), [(DIGITS, 'temperature'), (SCENES, 'ets')])
-def test_two_processes_come_to_the_same(
+def test_calibrate_two_processes_equal_one(
     config, method, digits, scenes, calibrate, tmp_path, free_port
 ):
     """An odd number of images, cross-fitted and drawn from, of which one process repeats one."""
@@ -769,9 +839,10 @@ def test_two_processes_come_to_the_same(
     for key, value in one['state_dict'].items():
         # Two processes add up in another order, and the optimiser of ETS ends within 1e-6.
         torch.testing.assert_close(two['state_dict'][key], value, rtol=1e-6, atol=1e-6)
-    one, two = of(one), of(two)
+    one, two = record_in(one), record_in(two)
     assert two['num_predictions'] == one['num_predictions'] > one['num_fitted'] == 50
-    assert two['dataset'] == one['dataset'] and two['folds'] == 5
+    assert two['dataset'] == one['dataset']
+    assert two['folds'] == 5
     for key in ('num_predictions', 'changed'):
         assert two['fitted'][key] == one['fitted'][key]
     for when in ('before', 'after'):
