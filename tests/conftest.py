@@ -44,10 +44,12 @@ def closed_loggers_removed():
         if any(getattr(stream, 'closed', False) for stream in streams):
             del MMLogger._instance_dict[name]
     yield
-    for logger in MMLogger._instance_dict.values():
-        for handler in logger.handlers:
-            if isinstance(handler, logging.FileHandler):
-                handler.close()
+    for name, logger in MMLogger._instance_dict.copy().items():
+        files = [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]
+        for file in files:
+            file.close()
+        if files:
+            del MMLogger._instance_dict[name]
 
 
 @pytest.fixture(autouse=True, scope='module')

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.determined import check_determined, logit_information
+from mmcalib.calibration.data_checks import check_determined, logit_information
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.effect import measure_effect
 from mmcalib.calibration.fit import fit_scaling

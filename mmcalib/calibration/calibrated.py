@@ -18,7 +18,7 @@ from mmcalib.calibration.choose import (
     NONE,
     errors_from_one,
 )
-from mmcalib.calibration.determined import data_warnings
+from mmcalib.calibration.data_checks import data_warnings
 from mmcalib.calibration.effect import Effect, worse_metrics
 from mmcalib.calibration.folds import FOLDS
 from mmcalib.calibration.place import Placement, layer_text

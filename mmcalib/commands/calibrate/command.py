@@ -20,7 +20,7 @@ from mmcalib.calibration.effect import Effect, measure_effect
 from mmcalib.calibration.place import Placement
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.cli.processes import is_first_process
-from mmcalib.commands.calibrate.groups import check_places, groups_of_images
+from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
 from mmcalib.commands.calibrate.refusals import (
     HELD_OUT,
     SAME_DATA,

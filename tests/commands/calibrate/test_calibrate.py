@@ -17,7 +17,6 @@ from forked import call_forked
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
-from mmengine.logging import MMLogger
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, HOOKS, MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import BaseLoop
@@ -58,8 +57,6 @@ def write_checkpoint(path, config, layer='head.fc', count=200):
     All is drawn at random but its last layer: the least squares' answer, times 40.
     """
     model, batch = model_and_batch(config, 'train', count)
-    # An earlier command has closed the file of its logger, in which the weights would be noted.
-    MMLogger.get_instance(f'weights of {path}')
     model.init_weights()
     last = model.get_submodule(layer)
     inputs = []

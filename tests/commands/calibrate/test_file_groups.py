@@ -4,7 +4,7 @@ import pytest
 import torch
 from mmengine.registry import DATASETS
 
-from mmcalib.commands.calibrate.groups import groups_of_images
+from mmcalib.commands.calibrate.file_groups import groups_of_images
 from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
 
 DIGITS = dict(type='Digits', split='test', pipeline=[], indices=12)
