@@ -29,7 +29,7 @@ from mmcalib.tables import TextTable
 
 MANY_GROUPS = (
     'The first within a standard error of the lowest NLL is chosen, for images like these. On '
-    'those of another place or camera class frequencies differ: measure there, or take a '
+    'images of another place or camera, class frequencies differ: measure there, or take a '
     'temperature.'
 )
 
@@ -327,7 +327,8 @@ class Calibrated:
         for name, effect in self.effects.items():
             worse = worse_metrics(effect.before, effect.after)
             if worse:
-                on_split = ' on test' if name == 'tested' else ''
+                split = 'test' if name == 'tested' else self.split
+                on_split = '' if split is None else f' on {split}'
                 yield f'Worse than before{on_split}: {worse}.'
 
 

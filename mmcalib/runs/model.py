@@ -284,6 +284,8 @@ def check_same_model(there: Mapping | None, here: Mapping, file: str | Path) -> 
     """
     try:
         difference = next(differences(identity(there), identity(here)), None)
+        if len(there['members']) != len(here['members']):
+            difference = f'it has {len(there["members"])} members, and not {len(here["members"])}'
     except (KeyError, TypeError):
         difference = 'the file does not name its model'
     if difference is not None:

@@ -102,7 +102,7 @@ def make_calibrated(**changes):
                     'tested': make_effect(NLL=0.31, accuracy=89.5),
                 },
             ),
-            ['Worse than before: ECE from 3.78 to 4.63.',
+            ['Worse than before on val: ECE from 3.78 to 4.63.',
              'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.'],
         ),
         # Not by less than is printed, nor where nothing was measured.
