@@ -15,6 +15,7 @@ import torch
 from commands import ROOT, call_here
 from drawings import statistics, table
 
+from mmcalib.cli.files import package_folder
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
@@ -25,7 +26,7 @@ from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.runs.config import load_config
 from mmcalib.runs.record import read_json
 
-TOOLS = ROOT / 'tools'
+TOOLS = package_folder('mmcalib', 'tools')  # an installed package has its own link to them
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 MDCA = str(ROOT / 'configs/mdca/digits.py')
 OPTIONS = '--cfg-options'
