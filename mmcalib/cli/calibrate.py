@@ -30,7 +30,7 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
     Attributes:
         out: File to write, a checkpoint or the ``.json`` file of a temperature.
         method: Name of the method, ``'auto'`` to choose it.
-        criterion: What a temperature minimises, None for its default.
+        criterion: Criterion that a temperature minimises, None for its default.
         diagonal: Weight of the penalty on scales, None for the default of the method.
         off_diagonal: Weight of the penalty on off-diagonal elements, None for the default.
         intercept: Weight of the penalty on shifts, None for the default.

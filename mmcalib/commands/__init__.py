@@ -1,1 +1,1 @@
-"""What each tool does, in a file or a folder of the tool's name."""
+"""Bodies of the tools, in a file or a folder of the name of each tool."""
