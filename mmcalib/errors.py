@@ -1,7 +1,9 @@
-"""The error for a user's mistake, and the names that the user may have meant."""
+"""The error for a user's mistake, warnings, and the names that the user may have meant."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -16,6 +18,16 @@ class UserError(ValueError):
     def reason(self) -> str:
         """Message without the traceback that a worker process puts around it."""
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that called mmcalib, however deep the problem is."""
+    frame = sys._getframe(1)
+    level = 2
+    while frame is not None and frame.f_globals.get('__name__', '').split('.')[0] == 'mmcalib':
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, stacklevel=level)
 
 
 def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mmcalib.errors import UserError
 
@@ -131,3 +133,8 @@ def is_running(process: int) -> bool:
     except PermissionError:  # It is another user's.
         return True
     return True
+
+
+def without_nan(content: Any) -> Any:
+    """Return content as JSON has it, with None in place of NaN and infinity."""
+    return json.loads(json.dumps(content), parse_constant=lambda _: None)

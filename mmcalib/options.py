@@ -44,7 +44,9 @@ def check_number(
         raise TypeError(f'{name} must be a number, got {value!r}')
     if not (least <= value <= most and abs(value) < float('inf')):
         requirement = f'in [{least:g}, {most:g}]'
-        if most == float('inf'):
+        if least == -float('inf'):
+            requirement = 'a finite number'
+        elif most == float('inf'):
             requirement = f'a finite number of at least {least:g}'
         raise UserError(f'{name} must be {requirement}, got {value!r}')
     return value
@@ -67,7 +69,14 @@ def check_choices(name: str, values: str | Collection[str], choices: Collection[
 
 
 def check_share(name: str, value: float) -> float:
-    """Return an option that is a number between 0 and 1, both excluded."""
-    if not 0 < check_number(name, value, most=1) < 1:
-        raise UserError(f'{name} must be a share between 0 and 1, got {value!r}')
-    return value
+    """Return an option that is a number between 0 and 1, both excluded.
+
+    Raises:
+        TypeError: If it is no number.
+        ValueError: If it is out of range; a percentage is named as the share that may be meant.
+    """
+    check_number(name, value, least=-float('inf'))
+    if 0 < value < 1:
+        return value
+    remedy = f': give {value / 100:g}' if 1 < value < 100 else ''
+    raise UserError(f'{name} must be a share between 0 and 1, got {value!r}{remedy}')

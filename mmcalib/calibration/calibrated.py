@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -22,6 +21,7 @@ from mmcalib.calibration.data_checks import data_warnings
 from mmcalib.calibration.effect import Effect, worse_metrics
 from mmcalib.calibration.folds import FOLDS
 from mmcalib.calibration.place import Placement, layer_text
+from mmcalib.files import without_nan
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel, shared_sentence
@@ -330,14 +330,3 @@ class Calibrated:
                 split = 'test' if name == 'tested' else self.split
                 on_split = '' if split is None else f' on {split}'
                 yield f'Worse than before{on_split}: {worse}.'
-
-
-def without_nan(value: Any) -> Any:
-    """Return the same with None for what JSON cannot hold: NaN and infinity."""
-    if isinstance(value, dict):
-        return {key: without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -81,8 +81,8 @@ def measure_effect(
             after.add(scaled)
     shares = gather((num_predictions, changed))
     return Effect(
-        before=before.compute(),
-        after=after.compute(),
+        before=dict(before.compute()),
+        after=dict(after.compute()),
         errors={
             'before': _standard_errors(before, group_of_image),
             'after': _standard_errors(after, group_of_image),

@@ -15,6 +15,7 @@ from mmcalib.metrics.image_scores import pairwise_dice as pairwise_dice
 from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
 from mmcalib.metrics.measure import expected_calibration_error as expected_calibration_error
 from mmcalib.metrics.measure import measure as measure
+from mmcalib.metrics.measured import Measured as Measured
 from mmcalib.metrics.ood_scores import scores_of_logits as scores_of_logits
 from mmcalib.metrics.ood_scores import scores_of_probabilities as scores_of_probabilities
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS

@@ -9,12 +9,10 @@ predicted too and cannot be told from the others in an image without labels.
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.metrics.intervals import tail_probabilities, widening_factors
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_counts
 
@@ -65,10 +63,9 @@ class ExpectedAccuracy:
                 f'{len(bins)}: a few hundred make it useful'
             )
         if len(bins) < FEW_IMAGES:
-            warnings.warn(
+            warn(
                 f'a validation of {len(bins)} images: the interval of the expected accuracy of a '
-                f'folder may be too narrow; validate on {FEW_IMAGES} or more',
-                stacklevel=2,
+                f'folder may be too narrow; validate on {FEW_IMAGES} or more'
             )
         self.coverage = coverage
         self.bin_accuracies, self.bin_weights = fit_bins(bins.sum(dim=0))

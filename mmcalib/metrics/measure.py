@@ -33,7 +33,8 @@ def measure(
     """Return metrics of probabilities by the names that ``CalibrationMetric`` has.
 
     They are in percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
-    temperature; NaN without predictions.
+    temperature; NaN without predictions. Several are a dict that prints as a table, see
+    :class:`~mmcalib.metrics.Measured`.
 
     >>> import numpy as np
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])

@@ -23,8 +23,9 @@ OOD = 'ood/'  # Text keeps this prefix as OOD, since AUROC and others are also o
 PREFIX = 'calibration/'  # Text leaves it out; another prefix tells two metrics apart.
 # Metrics of mmseg, all of them in percent.
 SEGMENTATION_METRICS = (AACC, MIOU, 'mAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall')
-# Endings of the keys of an interval's ends.
+# Endings of the keys of an interval's ends, and of the mean over several labels.
 INTERVAL = ('_low', '_high')
+MACRO = '_macro'
 
 # The unit of a metric, and which value is better, by its base name.
 UNITS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -11,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.measured import Measured, Value
+from mmcalib.metrics.names import MACRO
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import Array, as_tensor, mark_masked
 from mmcalib.predictions.groups import group_numbers
@@ -36,7 +38,7 @@ from mmcalib.predictions.ranks import (
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
-Values = float | np.ndarray | dict[str, float | np.ndarray]
+Values = Value | Measured
 
 
 class StreamingMetrics:
@@ -174,7 +176,8 @@ class StreamingMetrics:
         """Return the metrics of all predictions so far, of all ranks.
 
         They are in percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the
-        temperature; NaN, with a warning, without a valid prediction.
+        temperature; NaN, with a warning, without a valid prediction. Several are a dict that prints
+        as a table, see :class:`~mmcalib.metrics.Measured`.
 
         Args:
             groups: The name of the group of each image, in the order of the data: intervals are
@@ -199,14 +202,49 @@ class StreamingMetrics:
         units = self._units(sums_by_rank)
         whole = units[0] if len(units) == 1 else sum_counts(units, self.num_bins)
         if not whole.count:
-            warnings.warn('no prediction is valid: metrics are NaN', stacklevel=2)
+            warn('no prediction is valid: metrics are NaN')
         values = {name: self.protocol.value(name, units, whole) for name in self.names}
-        if self.interval is None:
-            return values[self.metrics] if isinstance(self.metrics, str) else values
-        image_tables = self.image_tables(groups)
-        return values | self.protocol.intervals(
-            self.names, units, image_tables, coverage=self.interval
+        if isinstance(self.metrics, str) and self.interval is None:
+            return values[self.metrics]
+        statistics = CalibrationStatistics(
+            metrics=values,
+            protocol=self.protocol_name,
+            num_bins=self.num_bins,
+            narrow_bins=whole.condensed_table(),
         )
+        if self.interval is None:
+            return Measured(values, statistics=statistics)
+        bins, sums = self.image_tables(groups)
+        ends = self.protocol.intervals(self.names, units, (bins, sums), coverage=self.interval)
+        count_by_image = bins[:, 0].sum(dim=1)
+        if (count_by_image > 1).any():
+            statistics.image_bins = bins[count_by_image > 0]
+        return Measured(
+            values | ends,
+            coverage=self.interval,
+            units=self._interval_units(len(units), count_by_image, has_groups=groups is not None),
+            statistics=statistics,
+        )
+
+    def _interval_units(self, num_units: int, count_by_image: Tensor, *, has_groups: bool) -> str:
+        """Return the number and kind of what intervals are over, such as ``797 images``.
+
+        Args:
+            num_units: The number of units that the protocol averages over.
+            count_by_image: ``(n,)`` numbers of the predictions of each image, or of each group.
+            has_groups: Whether these are groups.
+        """
+        count = int((count_by_image > 0).sum())
+        images_per_unit = self.protocol.images_per_unit
+        if images_per_unit is not None and images_per_unit > 1:
+            return f'{num_units:,} times {images_per_unit} images'
+        if has_groups:
+            kind = 'group'
+        elif (count_by_image > 1).any():
+            kind = 'image'
+        else:
+            kind = 'prediction'
+        return f'1 {kind}' if count == 1 else f'{count:,} {kind}s'
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
@@ -272,8 +310,14 @@ class StreamingMetrics:
         if isinstance(self.metrics, str) and self.interval is None:
             return values[self.metrics]
         for name in self.names:
-            values[f'{name}_macro'] = mean_without_nan(values[name])
-        return values
+            values[f'{name}{MACRO}'] = mean_without_nan(values[name])
+        units = {label_values.units for label_values in values_by_label}
+        return Measured(
+            values,
+            coverage=self.interval,
+            units=f'{units.pop() if len(units) == 1 else "the predictions"} of each label',
+            by_label=values_by_label,
+        )
 
 
 def tables_by_image(

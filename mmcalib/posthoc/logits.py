@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmcalib.errors import warn
 from mmcalib.predictions.arrays import as_tensor
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_range
 
@@ -69,7 +69,7 @@ def confidence_log_odds(conf: Any) -> Tensor:
     return values.double().clamp(smallest, 1 - smallest).logit()[:, None]
 
 
-def warn_if_probabilities(logits: Tensor, *, stacklevel: int = 3) -> None:
+def warn_if_probabilities(logits: Tensor) -> None:
     """Warn if logits look like the outputs of a softmax or a sigmoid.
 
     Those of a softmax lie in [0, 1] and sum to 1; many of a sigmoid all lie in [0, 1].
@@ -82,8 +82,7 @@ def warn_if_probabilities(logits: Tensor, *, stacklevel: int = 3) -> None:
         sums = at_least_single(logits).sum(dim=1)
         look_like_probabilities = (sums - 1).abs().max() < SUM_TOLERANCE
     if look_like_probabilities:
-        warnings.warn(
+        warn(
             'the logits look like probabilities: all lie in [0, 1]. Give raw logits, or the '
-            'logarithm of the probabilities (for K = 1, their log-odds)',
-            stacklevel=stacklevel,
+            'logarithm of the probabilities (for K = 1, their log-odds)'
         )

@@ -227,7 +227,7 @@ class LogitScaler(BaseEstimator):
                 f'{type(self).__name__} was fitted to {num_logits} logits of a prediction, got '
                 f'{tuple(values.shape)}'
             )
-        warn_if_probabilities(values, stacklevel=4)
+        warn_if_probabilities(values)
         scaled = values.double()
         if scaled.numel():
             learned = {name: value.to(values.device) for name, value in learned.items()}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 from scipy.optimize import brentq
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.posthoc.fit_rows import group_sums, nll_slopes, split_rows
 from mmcalib.posthoc.logits import gaps_to_top
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -55,7 +54,7 @@ def best_temperature(rows: ImagePredictions) -> float:
 
 
 def _bound_with_warning(bound: float, reason: str) -> float:
-    warnings.warn(f'the temperature reached its bound of {bound:.4g}: {reason}', stacklevel=5)
+    warn(f'the temperature reached its bound of {bound:.4g}: {reason}')
     return bound
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.predictions.batches import token_ids
 from mmcalib.predictions.labels import ONE_HOT, is_one_hot
 from mmcalib.predictions.model_logits import FEW_OUTPUTS
@@ -70,7 +69,7 @@ class LoaderChecks:
             problem = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
             if self._are_of_sigmoid:
                 raise UserError(f'{problem}: leave the sigmoid out, or give logits=torch.logit')
-            warnings.warn(f'{problem}: a softmax over them is wrong if they are', stacklevel=3)
+            warn(f'{problem}: a softmax over them is wrong if they are')
 
 
 class _TokenCheck:

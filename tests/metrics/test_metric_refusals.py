@@ -214,7 +214,7 @@ REFUSED = [
     (ece, dict(conf=np.array([1.5]), correct=ONES), 'conf has 1 of 1 values'),
     (measure, dict(conf=ONES, correct=ONES, metrics='NLL'), 'NLL needs probs and labels'),
     (evaluate_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
-    (evaluate_rows, dict(interval=95), r'interval must be .*0, 1'),
+    (evaluate_rows, dict(interval=95), r'interval must be .*share'),
     (evaluate_rows, dict(groups=[0, 0]), 'interval=0.95'),
     (evaluate_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
     (evaluate_rows, dict(device='cpu'), 'go with a model'),

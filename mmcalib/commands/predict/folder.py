@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.errors import UserError
-from mmcalib.files import whole_file
+from mmcalib.files import whole_file, without_nan
 from mmcalib.runs.record import differences, read_json
 
 SETTINGS = 'settings.json'
@@ -227,11 +227,6 @@ def file_state(path: str) -> dict:
     except OSError:  # The error is reported when the file is to be read.
         return {}
     return {'bytes': status.st_size, 'modified': status.st_mtime_ns}
-
-
-def without_nan(content: object) -> object:
-    """Return content as JSON has it, with None in place of NaN and infinity."""
-    return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
 def write_json(file: Path, content: Mapping) -> None:

@@ -1,0 +1,145 @@
+"""The result of a measurement: metrics by name, which print as a table with units and intervals."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mmcalib.files import without_nan
+from mmcalib.metrics.names import INTERVAL, MACRO, PREFIX, metric_heading, number_text
+from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.tables import TextTable
+
+Value = float | np.ndarray
+
+
+class Measured(dict[str, Value]):
+    """Metrics by name: a dict, which ``print`` shows as a table.
+
+    The keys are the names of the metrics; with an interval also their ends ``ECE_low`` and
+    ``ECE_high``, and of several labels, whose values are ``(L,)``, the mean ``ECE_macro``. A copy
+    by pickle, as in a checkpoint, is a plain dict, which ``torch.load`` reads without mmcalib.
+
+    >>> from mmcalib import measure
+    >>> measured = measure([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], ['accuracy', 'NLL'])
+    >>> round(measured['accuracy'], 2)
+    66.67
+    >>> print(measured)
+    metric          value
+    ------------  -------
+    accuracy (%)    66.67
+    NLL (nats)     0.6905
+    3 predictions, 15 bins.
+
+    Args:
+        values: Values by key.
+        coverage: Coverage of the intervals, such as 0.95; None without them.
+        units: Number and kind of what the intervals are over, such as ``'797 images'``.
+        statistics: Tables that diagrams are drawn from; None of several labels.
+        by_label: The same for each of several labels.
+
+    Attributes:
+        coverage, units, statistics, by_label: As the arguments.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Value] | Iterable[tuple[str, Value]] = (),
+        *,
+        coverage: float | None = None,
+        units: str = '',
+        statistics: CalibrationStatistics | None = None,
+        by_label: Sequence[Measured] = (),
+    ) -> None:
+        super().__init__(values)
+        self.coverage = coverage
+        self.units = units
+        self.statistics = statistics
+        self.by_label = list(by_label)
+
+    def __reduce_ex__(self, protocol: int) -> tuple:
+        return OrderedDict, (), None, None, iter(self.items())
+
+    def __str__(self) -> str:
+        if not self:
+            return 'no metrics'
+        table = self._label_table() if self.by_label else self._metric_table()
+        return '\n'.join([table.write('text'), *self.sentences()])
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the metrics, without the ends of intervals and means over labels."""
+        additions = {f'{name}{ending}' for name in self for ending in (*INTERVAL, MACRO)}
+        return [name for name in self if name not in additions]
+
+    @property
+    def names_without_interval(self) -> list[str]:
+        """The names of the metrics that have no interval though one was asked for."""
+        if self.coverage is None:
+            return []
+        low, _ = INTERVAL
+        return [name for name in self.names if f'{name}{low}' not in self]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, and lists for several labels, as JSON has them; None for NaN."""
+        plain = {}
+        for key, value in self.items():
+            plain[key] = value.tolist() if isinstance(value, np.ndarray) else value
+        return without_nan(plain)
+
+    def sentences(self) -> list[str]:
+        """Return what was measured, and which metrics have no interval."""
+        sentences = []
+        measured = self.by_label or [self]
+        statistics = [entry.statistics for entry in measured if entry.statistics is not None]
+        if statistics:
+            count = sum(entry.num_predictions for entry in statistics)
+            sentence = f'{count:,} predictions, {statistics[0].num_bins} bins'
+            if statistics[0].protocol != 'pooled':
+                sentence += f', protocol {statistics[0].protocol!r}'
+            sentences.append(f'{sentence}.')
+        names = self.names_without_interval
+        if self.coverage is not None:
+            sentence = f'Intervals of {100 * self.coverage:g} % are over {self.units}'
+            if names:
+                verb = 'has' if len(names) == 1 else 'have'
+                sentence += f'; {", ".join(names)} {verb} none'
+            sentences.append(f'{sentence}.')
+        return sentences
+
+    def _metric_table(self) -> TextTable:
+        """Return a table with a row for each metric."""
+        headings = ['metric', 'value']
+        if self.coverage is not None:
+            headings.append(f'{100 * self.coverage:g} % interval')
+        rows = []
+        for name in self.names:
+            row = [metric_heading(PREFIX + name), number_text(self[name], PREFIX + name)]
+            if self.coverage is not None:
+                row.append(self._interval_text(name) or '–')
+            rows.append(row)
+        return TextTable(headings, rows)
+
+    def _label_table(self) -> TextTable:
+        """Return a table with a row for each label and one for their mean."""
+        headings = ['label', *(metric_heading(PREFIX + name) for name in self.names)]
+        rows = []
+        for label, measured in enumerate(self.by_label):
+            cells = [str(label)]
+            for name in self.names:
+                text = number_text(measured[name], PREFIX + name)
+                cells.append(f'{text} {measured._interval_text(name)}'.rstrip())
+            rows.append(cells)
+        means = [number_text(self[f'{name}{MACRO}'], PREFIX + name) for name in self.names]
+        rows.append(['mean', *means])
+        return TextTable(headings, rows)
+
+    def _interval_text(self, name: str) -> str:
+        """Return ``[1.20, 3.40]``, or an empty text if the metric has no interval."""
+        if self.coverage is None or name in self.names_without_interval:
+            return ''
+        low, high = (number_text(self[f'{name}{end}'], PREFIX + name) for end in INTERVAL)
+        return f'[{low}, {high}]'

@@ -1,0 +1,158 @@
+"""What measure, evaluate and a stream return: a dict, a table, JSON, and tables for diagrams."""
+
+import copy
+import io
+import json
+import pickle
+import warnings
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mmcalib
+from mmcalib.metrics import StreamingMetrics
+from mmcalib.metrics.measured import Measured
+from mmcalib.posthoc import TemperatureScaler
+
+NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'AUROC', 'gap']
+
+
+def draw_rows(size=200, classes=4):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(size, classes, generator=generator)
+    labels = (logits + 2 * torch.randn(size, classes, generator=generator)).argmax(dim=1)
+    return logits, labels
+
+
+def measured_by_door(**options):
+    """Return the same measurement by measure, evaluate and a stream."""
+    logits, labels = draw_rows()
+    stream = StreamingMetrics(NAMES, **options)
+    stream.update(logits, labels)
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=64)
+    return {
+        'measure': mmcalib.measure(logits.softmax(dim=1), labels, NAMES, **options),
+        'evaluate': mmcalib.evaluate(nn.Identity(), loader, NAMES, **options),
+        'stream': stream.compute(),
+    }
+
+
+@pytest.mark.parametrize('interval', [None, 0.9])
+def test_measured_by_any_door_is_a_dict_with_a_table(interval):
+    for measured in measured_by_door(interval=interval).values():
+        assert isinstance(measured, dict)
+        assert measured == dict(measured)
+        assert measured.names == NAMES
+        lines = str(measured).splitlines()
+        for name, line in zip(NAMES, lines[2:], strict=False):
+            digits = 4 if name in ('NLL', 'Brier') else 2
+            assert line.startswith(name)
+            assert f' {measured[name]:.{digits}f}' in line
+            if interval and name not in ('AECE', 'AUROC'):
+                low = measured[f'{name}_low']
+                high = measured[f'{name}_high']
+                assert f'[{low:.{digits}f}, {high:.{digits}f}]' in line
+        assert '200 predictions' in str(measured)
+        assert ('90 %' in str(measured)) == (interval is not None)
+
+
+def test_measured_with_interval_names_metrics_without_one():
+    for measured in measured_by_door(interval=0.9).values():
+        assert measured.names_without_interval == ['AECE', 'AUROC']
+        assert 'AECE, AUROC have none' in str(measured)
+    for measured in measured_by_door().values():
+        assert measured.names_without_interval == []
+
+
+def test_measured_one_name_without_interval_is_a_number():
+    logits, labels = draw_rows()
+    probs = logits.softmax(dim=1)
+    assert isinstance(mmcalib.measure(probs, labels, 'ECE'), float)
+    assert mmcalib.measure(probs, labels, ['ECE']) == {'ECE': mmcalib.measure(probs, labels, 'ECE')}
+
+
+def test_measured_several_labels_table_has_a_row_each_and_their_mean():
+    logits, labels = draw_rows()
+    labels = (logits + labels[:, None] > 1).long()
+    labels[:, 3] = 255
+    measured = mmcalib.measure(
+        logits.sigmoid(), labels, ['ECE', 'NLL'], ignore_index=255, interval=0.9
+    )
+    rows = str(measured).splitlines()[2:7]
+    for label, row in enumerate(rows[:3]):
+        ece, low, high = (measured[key][label] for key in ('ECE', 'ECE_low', 'ECE_high'))
+        assert row.split()[0] == str(label)
+        assert f'{ece:.2f} [{low:.2f}, {high:.2f}]' in row
+        expected = mmcalib.measure(
+            logits.sigmoid()[:, label], labels[:, label], ['ECE', 'NLL'], interval=0.9
+        )
+        assert measured.by_label[label] == expected
+    assert 'nan' in rows[3]
+    assert rows[4].split() == [
+        'mean', f'{measured["ECE_macro"]:.2f}', f'{measured["NLL_macro"]:.4f}'
+    ]  # fmt: skip
+    text = json.dumps(measured.to_dict(), allow_nan=False)
+    assert json.loads(text)['ECE'][3] is None
+    assert json.loads(text)['ECE'][:3] == measured['ECE'][:3].tolist()
+    assert json.loads(text)['ECE_macro'] == measured['ECE_macro']
+
+
+def test_measured_to_dict_is_json_of_the_same_values():
+    for measured in measured_by_door(interval=0.9).values():
+        assert json.loads(json.dumps(measured.to_dict(), allow_nan=False)) == measured
+
+
+@dataclass
+class Record:
+    metrics: dict
+
+
+def test_measured_copies_are_equal_dicts_that_torch_loads():
+    measured = measured_by_door(interval=0.9)['measure']
+    file = io.BytesIO()
+    torch.save({'metrics': measured}, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)['metrics'] == measured
+    for copied in (copy.deepcopy(measured), pickle.loads(pickle.dumps(measured))):
+        assert copied == measured
+        assert list(copied) == list(measured)
+    assert asdict(Record(measured))['metrics'] == measured
+    assert '[' not in str(Measured({'ECE': 1.5}))
+
+
+def test_stream_without_updates_is_nan_with_a_warning_here():
+    for options in ({}, dict(interval=0.9), dict(protocol='image', interval=0.9)):
+        stream = StreamingMetrics(['ECE', 'NLL'], **options)
+        with pytest.warns(UserWarning, match='no prediction is valid') as caught:
+            measured = stream.compute()
+        assert caught[0].filename == __file__
+        assert np.isnan(list(measured.values())).all()
+        assert set(measured.to_dict().values()) == {None}
+        assert 'nan' in str(measured)
+
+
+def test_warnings_point_to_the_caller():
+    probs = torch.rand(40, 1)
+    labels = torch.arange(40) % 2
+    loader = [(torch.rand(40, 3), torch.arange(40) % 3)]
+    calls = [
+        lambda: TemperatureScaler().fit(probs, labels),
+        lambda: TemperatureScaler.from_parameters({'temperature': 2.0}).transform(probs),
+        lambda: mmcalib.evaluate(nn.Identity(), loader),
+        lambda: mmcalib.measure([[0.5, 0.5]], [9], ['ECE'], ignore_index=9),
+    ]
+    for call in calls:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            call()
+        assert {warning.filename for warning in caught} == {__file__}
+
+
+@pytest.mark.parametrize(('interval', 'remedy'), [(95, 'give 0.95'), (1, 'between 0 and 1')])
+def test_interval_out_of_range_raises(interval, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        mmcalib.measure([[0.5, 0.5]], [1], ['ECE'], interval=interval)
