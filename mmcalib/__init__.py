@@ -27,6 +27,7 @@ PUBLIC = {
     'measure': 'mmcalib.metrics.measure',
     'predict': 'mmcalib.commands.predict.command',
     'reliability_diagram': 'mmcalib.visualization.reliability',
+    'threshold': 'mmcalib.metrics.risk_threshold',
 }
 ROOMS = ('calibration', 'losses', 'metrics', 'openmmlab', 'posthoc', 'predictions', 'visualization')
 __all__ = sorted(['__version__', 'register', *PUBLIC, *ROOMS])
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mmcalib.commands.predict.command import predict as predict
     from mmcalib.metrics.evaluate import evaluate as evaluate
     from mmcalib.metrics.measure import measure as measure
+    from mmcalib.metrics.risk_threshold import threshold as threshold
     from mmcalib.visualization.reliability import reliability_diagram as reliability_diagram
 else:
 

@@ -99,6 +99,12 @@ def test_coverage_without_work_dirs_prints_intervals(run_benchmark):
     assert all(row[2].startswith(('100 % (', '50 % (')) for row in rows[:9])
 
 
+def test_coverage_thresholds_keep_to_their_risk(run_benchmark):
+    rows = run_benchmark('coverage', '--table', 'thresholds', '--sets', '3')[1:]
+    assert len(rows) == 36
+    assert all(row[4] == '100.0%' for row in rows)
+
+
 def test_coverage_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
     data = {'segmented': segmented(30, size=(8, 9)), 'classified': classified(60)}
     for name, samples in data.items():

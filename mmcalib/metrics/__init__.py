@@ -19,6 +19,8 @@ from mmcalib.metrics.measured import Measured as Measured
 from mmcalib.metrics.ood_scores import scores_of_logits as scores_of_logits
 from mmcalib.metrics.ood_scores import scores_of_probabilities as scores_of_probabilities
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
+from mmcalib.metrics.risk_threshold import RiskThreshold as RiskThreshold
+from mmcalib.metrics.risk_threshold import threshold as threshold
 from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
 from mmcalib.metrics.streaming import StreamingMetrics as StreamingMetrics
 from mmcalib.predictions.objects import find_objects as find_objects

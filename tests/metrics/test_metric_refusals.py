@@ -249,6 +249,16 @@ REFUSED = [
     ),
     *((threshold_at_risk, (IMAGE_BINS, value), 'risk must be') for value in (0, 1, -0.1, 5)),
     (partial(threshold_at_risk, probability=5), (IMAGE_BINS, 0.05), 'probability must be'),
+    # Thresholds of arrays.
+    (mmcalib.threshold, ([0.5, np.nan], [True, False]), r'1 of 2 values outside \[0, 1\]'),
+    (mmcalib.threshold, ([0.5, 1.5], [True, False]), r'1 of 2 values outside \[0, 1\]'),
+    (mmcalib.threshold, ([0.5, 0.6], [0, 2]), 'correct must be booleans'),
+    (mmcalib.threshold, ([0.5, 0.6], [True]), 'must have one shape'),
+    (mmcalib.threshold, ([1, 0], [True, False]), 'conf must be floats'),
+    (mmcalib.threshold, (np.zeros(0), np.zeros(0, bool)), 'no valid prediction: give at least one'),
+    (partial(mmcalib.threshold, groups=[1]), ([0.5, 0.6], [True, False]), '2 images, got 1'),
+    (partial(mmcalib.threshold, risk=5), ([0.5], [True]), 'risk must be'),
+    (partial(mmcalib.threshold, probability=1), ([0.5], [True]), 'probability must be'),
 ]
 
 

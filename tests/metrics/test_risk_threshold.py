@@ -1,12 +1,29 @@
 """Thresholds at a risk: loops and limits."""
 
+import json
+
+import numpy as np
 import pytest
 import references
 import torch
 from samples import image_confidences, image_narrow_bins
 
+from mmcalib import threshold
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_thresholds
-from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
+from mmcalib.metrics.risk_threshold import (
+    STARTS,
+    KeptShares,
+    risk_p_values,
+    threshold_at_risk,
+)
+
+
+def single_shares(kept, wrong):
+    """Return the shares of groups, of one prediction each if all shares are 0 or 1."""
+    kept = torch.tensor(kept, dtype=torch.float64)[:, None]
+    wrong = torch.tensor(wrong, dtype=torch.float64)[:, None]
+    are_single = all(((share == 0) | (share == 1)).all() for share in (kept, wrong))
+    return KeptShares(kept, wrong, torch.ones_like(kept[:, 0]), are_single)
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [
@@ -20,15 +37,15 @@ from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_r
 @pytest.mark.parametrize('risk', [0.01, 0.05, 0.3])
 def test_risk_p_values_any_shares_equal_loop(kept, wrong, risk):
     expected = references.risk_p_value(kept, wrong, risk)
-    kept_shares = torch.tensor(kept, dtype=torch.float64)[:, None]
-    wrong_shares = torch.tensor(wrong, dtype=torch.float64)[:, None]
-    (actual,) = risk_p_values(kept_shares, wrong_shares, risk)
+    (actual,) = risk_p_values(single_shares(kept, wrong), risk)
     assert actual == pytest.approx(expected, rel=1e-9)
 
 
 def test_risk_p_values_nothing_kept_are_1():
-    for kept in (torch.zeros(0, 2), torch.zeros(7, 2)):
-        assert risk_p_values(kept.double(), kept.double(), 0.5) == [1, 1]
+    for kept in (torch.zeros(0, 2).double(), torch.zeros(7, 2).double()):
+        for are_single in (False, True):
+            shares = KeptShares(kept, kept, torch.ones_like(kept[:, 0]), are_single)
+            assert risk_p_values(shares, 0.5) == [1, 1]
 
 
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(200, 1, 0.0), (150, 30, 0.3)])
@@ -39,7 +56,7 @@ def test_threshold_at_risk_any_images_equals_loop(count, pixels, spread, risk):
     expected = references.threshold_at_risk(pairs, log_bin_thresholds().tolist()[1:], risk)
     bound = threshold_at_risk(image_narrow_bins(conf, correct), risk)
     if expected is None:
-        assert bound is None
+        assert bound.threshold is None
         return
     assert bound.threshold == expected
     kept = conf > bound.threshold
@@ -47,25 +64,82 @@ def test_threshold_at_risk_any_images_equals_loop(count, pixels, spread, risk):
     assert bound.coverage == pytest.approx(kept.double().mean().item())
     assert bound.observed_risk == pytest.approx((wrong.sum() / kept.sum()).item())
     assert bound.observed_risk < risk
-    assert bound.num_images == count
+    assert bound.num_groups == count
+    by_arrays = threshold(conf, correct, risk, 0.95)
+    assert by_arrays.threshold == bound.threshold
+    assert by_arrays.coverage == pytest.approx(bound.coverage)
+    assert by_arrays.observed_risk == pytest.approx(bound.observed_risk)
 
 
 def test_threshold_at_risk_few_or_wrong_images_is_none():
     correct = torch.zeros(50, 3, NUM_LOG_BINS, dtype=torch.int32)
     correct[:, :2, -1] = 1
     # The p-value is 0.95^50 = 0.077, and the first start has a level of 0.05 / 5.
-    assert threshold_at_risk(correct, 0.05) is None
+    assert threshold_at_risk(correct, 0.05).threshold is None
     correct = correct.repeat(2, 1, 1)  # The p-value is 0.95^100 = 0.0059.
     assert threshold_at_risk(correct, 0.05).coverage == 1
     wrong = correct.clone()
     wrong[:, 1] = 0
-    assert threshold_at_risk(wrong, 0.05) is None
-    assert threshold_at_risk(wrong[:0], 0.05) is None
+    assert threshold_at_risk(wrong, 0.05).threshold is None
+    assert threshold_at_risk(wrong[:0], 0.05).threshold is None
 
 
 def test_threshold_at_risk_failed_start_passes_no_level_on():
     assert set(STARTS) <= set(log_bin_thresholds().tolist())
     # The thresholds below the failed start would be proven if they were tested alone.
     conf = torch.tensor([0.6] * 30 + [0.4] * 270)[:, None]
-    assert threshold_at_risk(image_narrow_bins(conf, conf < 0.5), 0.2) is None
-    assert risk_p_values(torch.ones(300, 1).double(), (conf > 0.5).double(), 0.2)[0] < 1e-4
+    assert threshold_at_risk(image_narrow_bins(conf, conf < 0.5), 0.2).threshold is None
+    assert risk_p_values(single_shares([1] * 300, [1] * 30 + [0] * 270), 0.2)[0] < 1e-4
+
+
+def test_threshold_groups_of_rows_equal_images_of_pixels():
+    conf, correct = image_confidences(150, pixels=30, spread=0.3)
+    by_images = threshold(conf, correct, 0.1, 0.95)
+    groups = [f'patient {index // 30}' for index in range(conf.numel())]
+    by_groups = threshold(conf.flatten(), correct.flatten(), 0.1, 0.95, groups)
+    assert by_groups.threshold == by_images.threshold is not None
+    assert by_groups.coverage == pytest.approx(by_images.coverage)
+    assert (by_images.unit, by_groups.unit, by_groups.num_groups) == ('images', 'groups', 150)
+
+
+def test_threshold_groups_of_other_sizes_equal_loop():
+    conf, correct = image_confidences(400, spread=0.0)
+    conf, correct = conf[:, 0], correct[:, 0]
+    groups = (torch.arange(400) ** 0.8).long()
+    pairs = [(conf[groups == g].tolist(), correct[groups == g].tolist()) for g in groups.unique()]
+    expected = references.threshold_at_risk(pairs, log_bin_thresholds().tolist()[1:], 0.15, 0.9)
+    actual = threshold(conf, correct, 0.15, groups=groups)
+    assert actual.threshold == expected is not None
+
+
+def test_threshold_masked_values_are_left_out():
+    conf, correct = image_confidences(300)
+    conf, correct = conf[:, 0].numpy(), correct[:, 0].numpy()
+    expected = threshold(conf[:200], correct[:200], 0.2)
+    masked = np.ma.array(correct, mask=np.arange(300) >= 200)
+    assert threshold(conf, masked, 0.2) == expected
+
+
+@pytest.mark.parametrize('pixels', [1, 20])
+def test_threshold_unproven_names_how_many_would_prove_it(pixels):
+    conf, correct = image_confidences(40, pixels=pixels, spread=0.2)
+    few = threshold(conf, correct, 0.05)
+    assert few.threshold is None and few.coverage == 0 and few.observed_risk is None
+    assert f'about {few.num_needed:,} like these' in str(few)
+    copies = few.num_needed // 40
+    assert threshold(conf.repeat(copies, 1), correct.repeat(copies, 1), 0.05).threshold is None
+    copies = few.num_needed // 40 + 1
+    assert threshold(conf.repeat(copies, 1), correct.repeat(copies, 1), 0.05).threshold is not None
+
+
+def test_threshold_all_wrong_says_that_no_number_proves_it():
+    found = threshold([0.99] * 20, [False] * 20)
+    assert found.threshold is None and found.num_needed is None
+    assert 'would not prove one' in str(found)
+
+
+def test_threshold_result_is_json_and_a_sentence():
+    found = threshold([0.999] * 200, [True] * 200)
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+    assert found.to_dict()['threshold'] == found.threshold
+    assert f'Above a confidence of {found.threshold:.6g}, at most 5 %' in str(found)

@@ -1,6 +1,7 @@
 """How often intervals contain the true value, and thresholds keep to a risk.
 
     python tools/benchmarks/coverage.py
+    python tools/benchmarks/coverage.py --table thresholds --sets 1000
     python tools/benchmarks/coverage.py WORK_DIR … --splits 1000
 
 Without work dirs: intervals of an ECE, over predictions that are independent or of images. Beside
@@ -10,6 +11,11 @@ in points. Confidences are 60 values in 15 bins, most of them near 1, so the tru
 image has its own share of each confidence, drawn around the common one, and its own accuracy: a
 probit with an effect of the image and one of each of its bins, whose mean over images is the
 accuracy of the population.
+
+With `--table thresholds`: thresholds that `mmcalib.threshold` finds for a risk of 5 % with 90 %
+probability, among such predictions, of which each is independent or those of a group. `found` is
+the share of sets that have a threshold, `kept` the mean share of the predictions that it keeps,
+and `holds` the share of sets without a threshold whose true risk is larger.
 
 With work dirs: the images of tested runs (their calibration.npz) are split at random into two
 halves; a threshold is fitted to one half and tried on the other. `found` is the share of tries that
@@ -30,14 +36,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import CalibrationStatistics, risk_threshold
+from mmcalib.metrics import CalibrationStatistics, risk_threshold, threshold
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
-from mmcalib.metrics.log_bins import count_in_log_bins, shares_above
+from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds
 from mmcalib.tables import TextTable
 
 BINS = 15
@@ -133,10 +140,91 @@ def print_interval_table(args):
     print_table(['units', 'true ECE', *INTERVALS], rows)
 
 
-def hoeffding_bentkus(kept, wrong, risk):
+def draw_confidences(group_size, effects, error, count, rng):
+    """Return the levels of confidence of predictions, whether they are correct, and their groups.
+
+    Args:
+        group_size: Number of predictions of a group; None for groups of 1 to 40 predictions.
+        effects: Standard deviations of the effects of a group, and of each of its bins.
+        error: True ECE, in percent.
+        count: Number of groups.
+        rng: Generator of random numbers.
+    """
+    sizes = np.full(count, group_size) if group_size else rng.integers(1, 41, count)
+    group = np.arange(count).repeat(sizes)
+    chances = accuracies(error).numpy()
+    if group_size == 1:
+        level = rng.choice(len(CONF), count, p=SHARE)
+        return level, rng.uniform(size=count) < chances[level], group
+    group_deviation, bin_deviation = effects
+    shares = rng.dirichlet(CONCENTRATION * SHARE, count).cumsum(axis=1)
+    level = (shares[group] < rng.uniform(size=(len(group), 1))).sum(axis=1).clip(0, len(CONF) - 1)
+    group_effect = group_deviation * rng.standard_normal(count)
+    bin_effect = bin_deviation * rng.standard_normal((count, BINS))
+    effect = group_effect[group] + bin_effect[group, level // LEVELS_PER_BIN]
+    scale = (1 + group_deviation**2 + bin_deviation**2) ** 0.5
+    probit = scale * ndtri(chances[level]) + effect
+    return level, rng.standard_normal(len(group)) < probit, group
+
+
+def true_risk(error, confidence):
+    """Return the share of wrong predictions above a confidence."""
+    is_kept = confidence < CONF
+    wrong = SHARE * (1 - accuracies(error).numpy())
+    return wrong[is_kept].sum() / SHARE[is_kept].sum()
+
+
+def threshold_row(group_size, effects, error, count, *, sets, risk):
+    """Return how often a threshold is found, what it keeps, and how often its risk holds."""
+    rng = np.random.default_rng(0)
+    kept_shares = []
+    num_held = 0
+    num_held_without_proof = 0
+    for _ in range(sets):
+        level, correct, group = draw_confidences(group_size, effects, error, count, rng)
+        groups = None if group_size == 1 else group
+        found = threshold(CONF[level], correct, risk, groups=groups).threshold
+        if found is not None:
+            kept_shares.append(SHARE[found < CONF].sum())
+        num_held += found is None or true_risk(error, found) <= risk
+        loosest = loosest_observed(CONF[level], correct, risk)
+        num_held_without_proof += loosest is None or true_risk(error, loosest) <= risk
+    return [
+        f'{len(kept_shares) / sets:.1%}',
+        f'{np.mean(kept_shares):.1%}' if kept_shares else '',
+        f'{num_held / sets:.1%}',
+        f'{num_held_without_proof / sets:.1%}',
+    ]
+
+
+def loosest_observed(conf, correct, risk):
+    """Return the loosest threshold that keeps to the risk on these predictions, without a proof."""
+    for confidence in log_bin_thresholds().tolist():
+        is_kept = conf > confidence
+        if is_kept.any() and (~correct[is_kept]).mean() <= risk:
+            return confidence
+    return None
+
+
+def print_simulated_thresholds(args):
+    """Print how often thresholds of simulated predictions keep to their risk."""
+    single = ('predictions', 1, None, (200, 1000, 5000))
+    populations = [single]
+    for name, effects in EFFECTS.items():
+        populations.append((f'groups of 20 that {name}', 20, effects, (50, 200, 1000)))
+    populations.append(('groups of 1 to 40 that differ', None, EFFECTS['differ'], (50, 200, 1000)))
+    rows = []
+    for name, group_size, effects, counts in populations:
+        for error, count in product(TRUE_ECES, counts):
+            cells = threshold_row(group_size, effects, error, count, sets=args.sets, risk=0.05)
+            rows.append([f'{count:,} {name}', f'{error:g}', *cells])
+    print_table(['units', 'true ECE', 'found', 'kept', 'holds', 'holds without proof'], rows)
+
+
+def hoeffding_bentkus(shares, risk):
     """Return p-values of a mean of at most the risk, for terms in [0, 1] of images."""
-    size = len(kept)
-    mean = (risk + wrong - risk * kept).mean(dim=0)
+    size = shares.num_groups
+    mean = (risk + shares.wrong - risk * shares.kept).mean(dim=0)
     share = mean.clamp(1e-12, risk)
     distance = share * (share / risk).log() + (1 - share) * ((1 - share) / (1 - risk)).log()
     counts = (size * mean - 1e-9).ceil().clamp(min=0)
@@ -144,14 +232,14 @@ def hoeffding_bentkus(kept, wrong, risk):
     return torch.minimum((-size * distance).exp(), math.e * tails).clamp(max=1).tolist()
 
 
-def proven_threshold(p_values, kept, wrong, risk):
-    return risk_threshold.loosest_rejected(p_values(kept, wrong, risk), 1 - COVERAGE)
+def proven_threshold(p_values, shares, risk):
+    return risk_threshold.loosest_rejected(p_values(shares, risk), 1 - COVERAGE)
 
 
-def unproven_threshold(kept, wrong, risk):
+def unproven_threshold(shares, risk):
     """Return the index of the loosest threshold whose risk on these images is low enough."""
-    kept = kept.mean(dim=0)
-    wrong = wrong.mean(dim=0)
+    kept = shares.kept.mean(dim=0)
+    wrong = shares.wrong.mean(dim=0)
     low_enough = ((kept > 0) & (wrong <= risk * kept)).nonzero().squeeze(1)
     return int(low_enough[0]) if len(low_enough) else None
 
@@ -174,11 +262,16 @@ def random_splits(count, args):
 
 def risk_cells(bins, method, risk, args):
     """Return how often a threshold is found, what it keeps, and how often its risk holds."""
-    kept, wrong = shares_above(bins)
+    shares = risk_threshold.shares_of_images(bins)
+    kept = shares.kept
+    wrong = shares.wrong
     all_images = torch.arange(len(bins))
 
     def fit(images):
-        return METHODS[method](kept[images], wrong[images], risk)
+        selected = shares._replace(
+            kept=kept[images], wrong=wrong[images], count=shares.count[images]
+        )
+        return METHODS[method](selected, risk)
 
     def holds(threshold, images):
         if threshold is None:
@@ -256,9 +349,13 @@ def print_table(headings, rows):
         print(f'\n{TextTable(headings, rows).write("markdown")}', flush=True)
 
 
+TABLES = {'intervals': print_interval_table, 'thresholds': print_simulated_thresholds}
+
+
 def main():
     parser = ToolParser(description=__doc__)
     parser.add_argument('runs', nargs='*', type=Path, help='work dirs of tests')
+    parser.add_argument('--table', choices=TABLES, default='intervals', help='without work dirs')
     parser.add_argument('--splits', type=int, default=1000)
     parser.add_argument('--risks', type=float, nargs='*', default=[0.05, 0.1])
     parser.add_argument('--seed', type=int, default=0)
@@ -269,7 +366,7 @@ def main():
     if args.runs:
         print_threshold_tables(args)
     else:
-        print_interval_table(args)
+        TABLES[args.table](args)
 
 
 if __name__ == '__main__':

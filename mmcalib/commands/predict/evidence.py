@@ -180,9 +180,9 @@ def prove_threshold(log_bins: Tensor, risk: float, probability: float, file: Pat
         UserError: If no threshold is proven; it names the least risk that is.
     """
     bound = threshold_at_risk(log_bins, risk, probability=probability)
-    if bound is not None:
+    if bound.threshold is not None:
         return bound
-    remedy = 'validate on more images'
+    remedy = f'validate on more images ({bound.remedy()})'
     least_risk = least_provable_risk(log_bins, risk, probability=probability)
     if least_risk is not None:
         remedy = f'{100 * least_risk:g} % could be promised (--risk {least_risk:g}), or {remedy}'

@@ -125,7 +125,7 @@ def bound_content(bound: RiskThreshold) -> dict:
         'probability': bound.probability,
         'coverage': bound.coverage,
         'found_risk': bound.observed_risk,
-        'num_images': bound.num_images,
+        'num_images': bound.num_groups,
     }
 
 

@@ -230,7 +230,11 @@ def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
     predictions = mmcalib.predict(*segmenting, photos)
     val = tmp_path / 'val'
     bins = write_validation(val, model_record(*segmenting), predictions.images)
-    proven = [percent for percent in range(1, 100) if threshold_at_risk(bins, percent / 100)]
+    proven = [
+        percent
+        for percent in range(1, 100)
+        if threshold_at_risk(bins, percent / 100).threshold is not None
+    ]
     assert proven[0] > 1
     with pytest.raises(
         UserError, match=rf' {proven[0]} % could be promised .*{proven[0] / 100:g}\)'
