@@ -23,7 +23,9 @@ __version__ = '0.3.0'
 # since torch takes 1.5 s and `mmcalib --help` half a second.
 PUBLIC = {
     'calibrate': 'mmcalib.calibration.calibrate',
+    'confidence_maps': 'mmcalib.visualization.confidence_maps',
     'evaluate': 'mmcalib.metrics.evaluate',
+    'image_calibration_diagram': 'mmcalib.visualization.image_calibration',
     'measure': 'mmcalib.metrics.measure',
     'predict': 'mmcalib.commands.predict.command',
     'reliability_diagram': 'mmcalib.visualization.reliability',
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
     from mmcalib.metrics.evaluate import evaluate as evaluate
     from mmcalib.metrics.measure import measure as measure
     from mmcalib.metrics.risk_threshold import threshold as threshold
+    from mmcalib.visualization.confidence_maps import confidence_maps as confidence_maps
+    from mmcalib.visualization.image_calibration import (
+        image_calibration_diagram as image_calibration_diagram,
+    )
     from mmcalib.visualization.reliability import reliability_diagram as reliability_diagram
 else:
 

@@ -37,12 +37,13 @@ class Measured(dict[str, Value]):
     Args:
         values: Values by key.
         coverage: Coverage of the intervals, such as 0.95; None without them.
-        units: Number and kind of what the intervals are over, such as ``'797 images'``.
+        unit: What the intervals are over, such as ``'image'``.
+        num_units: The number of these; None if it differs between labels.
         statistics: Tables that diagrams are drawn from; None of several labels.
         by_label: The same for each of several labels.
 
     Attributes:
-        coverage, units, statistics, by_label: As the arguments.
+        coverage, unit, num_units, statistics, by_label: As the arguments.
     """
 
     def __init__(
@@ -50,13 +51,15 @@ class Measured(dict[str, Value]):
         values: Mapping[str, Value] | Iterable[tuple[str, Value]] = (),
         *,
         coverage: float | None = None,
-        units: str = '',
+        unit: str = '',
+        num_units: int | None = None,
         statistics: CalibrationStatistics | None = None,
         by_label: Sequence[Measured] = (),
     ) -> None:
         super().__init__(values)
         self.coverage = coverage
-        self.units = units
+        self.unit = unit
+        self.num_units = num_units
         self.statistics = statistics
         self.by_label = list(by_label)
 
@@ -82,6 +85,15 @@ class Measured(dict[str, Value]):
             return []
         low, _ = INTERVAL
         return [name for name in self.names if f'{name}{low}' not in self]
+
+    @property
+    def units(self) -> str:
+        """The number and kind of what the intervals are over, such as ``'797 images'``."""
+        if self.num_units == 1:
+            return f'1 {self.unit}'
+        kind, _, of_what = self.unit.partition(' ')
+        number = 'the' if self.num_units is None else f'{self.num_units:,}'
+        return f'{number} {kind}s {of_what}'.rstrip()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, and lists for several labels, as JSON has them; None for NaN."""

@@ -217,34 +217,25 @@ class StreamingMetrics:
         bins, sums = self.image_tables(groups)
         ends = self.protocol.intervals(self.names, units, (bins, sums), coverage=self.interval)
         count_by_image = bins[:, 0].sum(dim=1)
+        is_filled = count_by_image > 0
+        num_units = int(is_filled.sum())
+        unit = 'prediction'
         if (count_by_image > 1).any():
-            statistics.image_bins = bins[count_by_image > 0]
+            statistics.image_bins = bins[is_filled]
+            unit = 'image'
+        if groups is not None:
+            unit = 'group'
+        images_per_unit = self.protocol.images_per_unit
+        if images_per_unit is not None and images_per_unit > 1:
+            unit = f'group of {images_per_unit} images'
+            num_units = len(units)
         return Measured(
             values | ends,
             coverage=self.interval,
-            units=self._interval_units(len(units), count_by_image, has_groups=groups is not None),
+            unit=unit,
+            num_units=num_units,
             statistics=statistics,
         )
-
-    def _interval_units(self, num_units: int, count_by_image: Tensor, *, has_groups: bool) -> str:
-        """Return the number and kind of what intervals are over, such as ``797 images``.
-
-        Args:
-            num_units: The number of units that the protocol averages over.
-            count_by_image: ``(n,)`` numbers of the predictions of each image, or of each group.
-            has_groups: Whether these are groups.
-        """
-        count = int((count_by_image > 0).sum())
-        images_per_unit = self.protocol.images_per_unit
-        if images_per_unit is not None and images_per_unit > 1:
-            return f'{num_units:,} times {images_per_unit} images'
-        if has_groups:
-            kind = 'group'
-        elif (count_by_image > 1).any():
-            kind = 'image'
-        else:
-            kind = 'prediction'
-        return f'1 {kind}' if count == 1 else f'{count:,} {kind}s'
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
@@ -311,11 +302,12 @@ class StreamingMetrics:
             return values[self.metrics]
         for name in self.names:
             values[f'{name}{MACRO}'] = mean_without_nan(values[name])
-        units = {label_values.units for label_values in values_by_label}
+        numbers = {label_values.num_units for label_values in values_by_label}
         return Measured(
             values,
             coverage=self.interval,
-            units=f'{units.pop() if len(units) == 1 else "the predictions"} of each label',
+            unit=f'{values_by_label[0].unit} of each label',
+            num_units=numbers.pop() if len(numbers) == 1 else None,
             by_label=values_by_label,
         )
 

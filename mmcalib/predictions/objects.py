@@ -145,6 +145,8 @@ def map_confidence(predictions: ImagePredictions) -> torch.Tensor:
     scores = predictions.scores[0].float()
     if len(scores) == 1:
         return torch.where(predictions.predicted[0] == 1, scores[0], 1 - scores[0])
+    if predictions.probs is not None:
+        return scores.gather(0, predictions.predicted)[0]
     return 1 / (scores - scores.amax(dim=0)).exp().sum(dim=0)
 
 

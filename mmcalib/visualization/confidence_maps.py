@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -14,12 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from PIL import Image
 
 from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE, whole_file
 from mmcalib.metrics.calibration_errors import calibration_error
+from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.strata import stratum_figures
+from mmcalib.options import check_integer
+from mmcalib.predictions.arrays import Array, as_tensor
+from mmcalib.predictions.from_arrays import read_arrays
+from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
+from mmcalib.predictions.objects import map_confidence
 from mmcalib.visualization.panels import add_legend, wrap_text
+from mmcalib.visualization.pixels import as_rgb
 from mmcalib.visualization.reliability import draw_bars, draw_diagonal, filled_bins
 from mmcalib.visualization.style import GREY, as_label
 
@@ -158,6 +166,168 @@ class ViewRow:
         if other is None or self.view.index != other.view.index:
             return False
         return np.array_equal(self.view.label, other.view.label)
+
+
+def make_view(
+    predictions: ImagePredictions,
+    image: np.ndarray,
+    bins: torch.Tensor,
+    *,
+    index: int,
+    name: str,
+    ignore_index: int,
+    max_size: int,
+) -> ConfidenceView:
+    """Return one segmented image as it is drawn, with about `max_size` pixels per side at most.
+
+    Args:
+        predictions: Predictions of one map, with labels.
+        image: ``(H', W', 3)`` uint8 RGB pixels, of any size.
+        bins: ``(3, B)`` bins of the whole map.
+        index: Position in the dataset.
+        name: Name in captions.
+        ignore_index: Value of pixels that are not valid, in the label of the view.
+        max_size: Approximate largest side. Rows and columns of larger images are left out.
+    """
+    step = -(-max(predictions.predicted.shape[1:]) // max_size)
+    shown = every_nth_pixel(predictions, step)
+    valid = shown.valid[0]
+    label = shown.labels[0].masked_fill(~valid, ignore_index)
+    height, width = label.shape
+    pixels = Image.fromarray(image).resize((width, height), Image.Resampling.BOX)
+    return ConfidenceView(
+        index=index,
+        name=name,
+        image=np.asarray(pixels),
+        label=label.numpy().astype(np.int16),
+        predicted=shown.predicted[0].numpy().astype(np.int16),
+        conf=map_confidence(shown).numpy().astype(np.float16),
+        valid=valid.numpy(),
+        table=bins.numpy().copy(),
+    )
+
+
+def every_nth_pixel(predictions: ImagePredictions, step: int) -> ImagePredictions:
+    """Return every `step`-th pixel of every `step`-th line of one map, on the CPU.
+
+    Nothing of the size of the map is computed or kept on its device.
+    """
+    # One class after the other, since a strided map is copied on its device before it leaves it.
+    planes = [plane[::step, ::step].cpu() for plane in predictions.scores[0]]
+    scores = torch.stack(planes)[None]
+    return replace(
+        predictions,
+        probs=None if predictions.probs is None else scores,
+        logits=scores if predictions.probs is None else None,
+        predicted=predictions.predicted[:, ::step, ::step].cpu(),
+        labels=predictions.labels[:, ::step, ::step].cpu(),
+    )
+
+
+def rgb_images(images: Array, shape: Sequence[int]) -> list[np.ndarray]:
+    """Return images as ``(H, W, 3)`` uint8 RGB.
+
+    Args:
+        images: See :func:`confidence_maps`.
+        shape: (N, H, W) of the labels.
+    """
+    values = as_tensor('images', images).detach().cpu()
+    if values.ndim == 3:
+        values = values[:, None]
+    if values.shape[1:2] in ((1,), (3,)) and (values.shape[0], *values.shape[2:]) == tuple(shape):
+        values = values.movedim(1, -1)
+    if values.ndim != 4 or values.shape[3] not in (1, 3) or values.shape[:3] != tuple(shape):
+        raise UserError(
+            f'images must be (N, C, H, W) or (N, H, W, C) with C = 1 or 3 and the size of labels '
+            f'{tuple(shape)}, got {tuple(values.shape)}'
+        )
+    if values.dtype != torch.uint8:
+        values = values.float()
+    # Colours are turned, since pixels of files are BGR.
+    return [as_rgb(image.flip(-1).numpy()) for image in values]
+
+
+def worst_views(views: Sequence[ConfidenceView], count: int) -> list[ConfidenceView]:
+    """Return the images with the largest calibration errors, the worst first."""
+    return sorted(views, key=lambda view: (-view.error, view.index))[:count]
+
+
+def confidence_maps(
+    images: Array,
+    probs: Array,
+    labels: Array,
+    *,
+    ignore_index: int | None = None,
+    classes: Sequence[str] | None = None,
+    palette: Sequence[Sequence[int]] | None = None,
+    names: Sequence[str] | None = None,
+    worst: int | None = None,
+    num_bins: int = 15,
+    max_size: int = 512,
+    title: str = '',
+) -> Figure:
+    """Draw segmented images: ground truth, prediction, confidence, errors and reliability.
+
+    >>> images, probs = torch.rand(2, 3, 8, 9), torch.rand(2, 4, 8, 9).softmax(dim=1)
+    >>> figure = confidence_maps(images, probs, torch.randint(4, (2, 8, 9)))
+    >>> figure.savefig('maps.png')  # doctest: +SKIP
+
+    Args:
+        images: ``(N, C, H, W)`` or ``(N, H, W, C)`` RGB (C = 3) or grey (C = 1); bytes as they are,
+            others, such as the normalised inputs of a model, stretched from their least to their
+            largest value.
+        probs: ``(N, K, H, W)``, as :func:`~mmcalib.metrics.measure` takes them.
+        labels: ``(N, H, W)``.
+        ignore_index: Label of the pixels that are not valid.
+        classes: K names; None for their numbers.
+        palette: K RGB colours, 0 to 255; None for those of matplotlib.
+        names: N names for the captions; None for their numbers.
+        worst: Number of images with the largest calibration error to draw, the worst first; None
+            to draw all N.
+        num_bins: B, for the calibration error of each image.
+        max_size: Approximate largest side of a drawn image, in pixels. Rows and columns of larger
+            ones are left out.
+        title: Text above the figure.
+
+    Returns:
+        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
+
+    Raises:
+        ValueError: For images of another number or size than the labels, probabilities that are no
+            maps, or another number of names or classes.
+    """
+    predictions = read_arrays(probs, labels, ignore_index=ignore_index)
+    if predictions.predicted.ndim != 3:
+        raise UserError(
+            f'probs must be maps (N, K, H, W), got {tuple(predictions.scores.shape)}: of a volume '
+            'give slices, as volumes[0].movedim(1, 0)'
+        )
+    pixels = rgb_images(images, predictions.predicted.shape)
+    if classes is None:
+        classes = range(predictions.num_classes)
+    elif len(classes) != predictions.num_classes:
+        raise UserError(f'classes must be {predictions.num_classes} names, got {len(classes)}')
+    if names is None:
+        names = [f'image {index}' for index in range(len(pixels))]
+    elif len(names) != len(pixels):
+        raise UserError(f'names must be one for each of {len(pixels)} images, got {len(names)}')
+    views = []
+    for index, part in enumerate(predictions.split_maps()):
+        view = make_view(
+            part,
+            pixels[index],
+            count_predictions(part, num_bins=num_bins).bins,
+            index=index,
+            name=str(names[index]),
+            ignore_index=IGNORED,
+            max_size=check_integer('max_size', max_size),
+        )
+        views.append(view)
+    worst_first = []
+    if worst is not None:
+        worst_first = worst_views(views, check_integer('worst', worst))
+    maps = ConfidenceMaps(views, worst_first, [str(name) for name in classes], palette)
+    return draw_confidence_maps({title: maps}, worst=worst is not None)
 
 
 def draw_confidence_maps(

@@ -10,11 +10,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mmcalib.errors import UserError
+from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.streaming import StreamingMetrics
+from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.from_arrays import read_arrays
+from mmcalib.predictions.ranks import gather_one_process
 from mmcalib.visualization.panels import (
     PlottedRun,
     add_legend,
     check_drawable,
+    check_no_arrays,
+    measured_statistics,
     panels,
     set_panel_title,
     statistics_title,
@@ -24,7 +31,60 @@ from mmcalib.visualization.reliability import BLUE, Bins, draw_diagonal, filled_
 MARGIN = 0.03  # at each end of the axes, as a share of their length
 
 
-def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
+def image_calibration_diagram(
+    probs: Array | Measured | Mapping[str, Measured],
+    labels: Array | None = None,
+    *,
+    ignore_index: int | None = None,
+    title: str = '',
+) -> Figure:
+    """Draw the accuracy of each map or volume against its mean confidence, in percent.
+
+    >>> probs = torch.rand(5, 3, 8, 8).softmax(dim=1)
+    >>> figure = image_calibration_diagram(probs, torch.randint(3, (5, 8, 8)))
+    >>> figure.savefig('images.png')  # doctest: +SKIP
+
+    Args:
+        probs: Maps or volumes of probabilities, as :func:`~mmcalib.metrics.measure` takes them. Or
+            a measurement of them with an interval, whose groups, if it has some, are drawn in place
+            of images; or several measurements by name, with a panel each.
+        labels: True classes of the maps.
+        ignore_index: Label of the pixels that are not valid.
+        title: Text above the figure.
+
+    Returns:
+        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
+
+    Raises:
+        TypeError: For a number, or a dict that is no measurement.
+        ValueError: For a classifier, whose images have one prediction each; a measurement without
+            an interval, which keeps no images; and if no prediction is valid.
+    """
+    if not isinstance(probs, (Mapping, float)):
+        stream = StreamingMetrics(['ECE'], keep_images=True, gather=gather_one_process)
+        stream.add(read_arrays(probs, labels, ignore_index=ignore_index))
+        bins, _ = stream.image_tables()
+        bins = bins[bins[:, 0].sum(dim=1) > 0]
+        statistics = CalibrationStatistics(
+            metrics={},
+            protocol='pooled',
+            num_bins=stream.num_bins,
+            narrow_bins=bins.sum(dim=0),
+            image_bins=bins,
+        )
+        return draw_image_calibration({title: statistics})
+    check_no_arrays(labels, ignore_index)
+    runs = measured_statistics(probs, title)
+    measurements = [probs] if isinstance(probs, Measured) else list(probs.values())
+    if any(measured.coverage is None for measured in measurements):
+        raise UserError('the images were not kept: measure with interval=0.95, or give the arrays')
+    are_groups = any(measured.unit == 'group' for measured in measurements)
+    return draw_image_calibration(runs, unit='group' if are_groups else 'image')
+
+
+def draw_image_calibration(
+    runs: Mapping[str, CalibrationStatistics], *, unit: str = 'image'
+) -> Figure:
     """Draw the accuracy of each segmented image against its mean confidence, in percent.
 
     An image below the diagonal is over-confident. An evaluation of all pixels may be calibrated
@@ -32,6 +92,7 @@ def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
 
     Args:
         runs: Statistics of each evaluation, by its name: one panel each, four in a row.
+        unit: Name of what the tables of images are of, such as a group of images.
 
     Raises:
         ValueError: For an evaluation whose images have one prediction each, or are not kept.
@@ -40,7 +101,7 @@ def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
     images_by_run = {name: _image_bins(name, statistics) for name, statistics in runs.items()}
     figure, image_panels = panels(runs)
     for panel, images in zip(image_panels, images_by_run.values(), strict=True):
-        _draw_images(panel.axes[0], panel.runs[0], images)
+        _draw_images(panel.axes[0], panel.runs[0], images, unit)
     lowest = min(np.min([images.conf, images.accuracy]) for images in images_by_run.values())
     _set_limits(figure, min(lowest, 100))
     add_legend(figure)
@@ -51,19 +112,22 @@ def _image_bins(name: str, statistics: CalibrationStatistics) -> Bins:
     """Return a bin for each image, of all its pixels."""
     image_bins = statistics.image_bins
     if image_bins is None or image_bins[:, 0].sum(dim=1).max() <= 1:
-        raise UserError(f'{name!r} has no images of many pixels: draw its reliability')
+        subject = f'{name!r} has' if name else 'there are'
+        raise UserError(f'{subject} no images of many pixels: draw the reliability')
     return filled_bins(image_bins.sum(dim=2).T)
 
 
-def _draw_images(axes: Axes, run: PlottedRun, images: Bins) -> None:
-    axes.scatter(
-        images.conf, images.accuracy, s=10, alpha=0.5, color=BLUE, linewidth=0, label='image'
-    )
+def _draw_images(axes: Axes, run: PlottedRun, images: Bins, unit: str) -> None:
+    axes.scatter(images.conf, images.accuracy, s=10, alpha=0.5, color=BLUE, linewidth=0, label=unit)
     draw_diagonal(axes)
     axes.set(xlabel='mean confidence (%)', ylabel='accuracy (%)')
     median_gap = np.median(np.abs(images.conf - images.accuracy))
+    count = len(images.conf)
     title = statistics_title(
-        run.label, run.content, {'median gap': median_gap}, note=f'{len(images.conf)} images'
+        run.label,
+        run.content,
+        {'median gap': median_gap},
+        note=f'1 {unit}' if count == 1 else f'{count:,} {unit}s',
     )
     set_panel_title(axes, title)
 

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmcalib.errors import UserError
+from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.visualization.style import GREY, Look, as_label, run_looks
 
@@ -59,6 +60,48 @@ def plotted_runs(runs: Mapping[str, Any]) -> list[PlottedRun]:
         PlottedRun(as_label(name), content, look)
         for (name, content), look in zip(runs.items(), run_looks(list(runs)), strict=True)
     ]
+
+
+def check_no_arrays(*arrays: Any) -> None:
+    """Raise a TypeError if arrays are given beside a measurement, which has them already."""
+    if any(array is not None for array in arrays):
+        raise TypeError('a measurement is drawn by itself: leave out labels and other arrays')
+
+
+def measured_statistics(
+    measured: Measured | Mapping[str, Measured] | float, title: str
+) -> dict[str, CalibrationStatistics]:
+    """Return the tables of measurements by the titles of their panels.
+
+    Args:
+        measured: A measurement, which has a panel for each of several labels; or several
+            measurements by name.
+        title: Title of a single measurement.
+
+    Raises:
+        TypeError: For other things than measurements.
+        ValueError: If no prediction is valid.
+    """
+    are_several = isinstance(measured, Mapping) and not isinstance(measured, Measured)
+    by_title = measured if are_several else {title: measured}
+    statistics = {}
+    for name, entry in by_title.items():
+        if not isinstance(entry, Measured):
+            raise TypeError(
+                f'a diagram is drawn of what measure, evaluate or compute returned in this process '
+                f"for several metrics, as ['ECE', 'NLL']; got {type(entry).__name__}"
+            )
+        if entry.statistics is not None:
+            statistics[name] = entry.statistics
+        for label, label_measured in enumerate(entry.by_label):
+            statistics[f'{name} label {label}'.strip()] = label_measured.statistics
+    drawable = {}
+    for name, entry in statistics.items():
+        if entry.num_predictions:
+            drawable[name] = entry
+    if not drawable:
+        raise UserError('there are no predictions to draw; are all labels ignore_index?')
+    return drawable
 
 
 def panels(
@@ -203,7 +246,11 @@ def check_drawable(runs: Mapping[str, CalibrationStatistics]) -> None:
         raise UserError('there is no run to draw')
     for name, statistics in runs.items():
         if not statistics.num_predictions:
-            raise UserError(f'{name!r} has no predictions to draw')
+            raise UserError(
+                f'{name!r} has no predictions to draw'
+                if name
+                else 'there are no predictions to draw; are all labels ignore_index?'
+            )
 
 
 def tidy_axes(axes: Axes) -> None:

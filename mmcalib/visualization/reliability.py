@@ -16,6 +16,7 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import metric_value
 from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measure import count_predictions
+from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import Array
@@ -25,6 +26,8 @@ from mmcalib.visualization.panels import (
     PlottedRun,
     add_legend,
     check_drawable,
+    check_no_arrays,
+    measured_statistics,
     panels,
     set_panel_title,
     statistics_title,
@@ -414,12 +417,12 @@ def accuracy_band(image_bins: Tensor) -> np.ndarray:
 
 
 def reliability_diagram(
-    probs: Array | None = None,
+    probs: Array | Measured | Mapping[str, Measured] | None = None,
     labels: Array | None = None,
     *,
     conf: Array | None = None,
     correct: Array | None = None,
-    num_bins: int = 15,
+    num_bins: int | None = None,
     ignore_index: int | None = None,
     title: str = '',
     **options,
@@ -434,13 +437,24 @@ def reliability_diagram(
     n = 3, 15 bins
     >>> figure.savefig('reliability.png')  # doctest: +SKIP
 
+    What :func:`~mmcalib.measure`, :func:`~mmcalib.evaluate` or a stream has returned is drawn too:
+
+    >>> from mmcalib import measure
+    >>> figure = reliability_diagram(measure(probs, labels, ['ECE', 'NLL']))
+    >>> print(figure.axes[0].get_title())
+    ECE 40.00 %
+    n = 3, 15 bins
+
     Arguments and errors that are not described here are those of
     :func:`~mmcalib.metrics.expected_calibration_error`.
 
     Args:
-        num_bins: B, for the diagram and both errors.
+        probs: Probabilities. Or a measurement of several metrics, with a panel for each of several
+            labels; measured with an interval of images or groups, its bins of equal width have
+            intervals. Or several measurements by name, with a panel each.
+        num_bins: B, for the diagram and both errors; None for 15, or that of the measurement.
         title: Text above the figure.
-        options: `equal_mass`, `zoom` and `scale` of
+        options: `equal_mass`, `overlay`, `zoom` and `scale` of
             :func:`~mmcalib.visualization.draw_reliability`, which says what is drawn.
 
     Returns:
@@ -449,6 +463,10 @@ def reliability_diagram(
     Raises:
         ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
     """
+    if isinstance(probs, (Mapping, float)):
+        check_no_arrays(labels, conf, correct, ignore_index)
+        return draw_reliability(measured_statistics(probs, title), num_bins=num_bins, **options)
+    num_bins = 15 if num_bins is None else num_bins
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
     counts = count_predictions(predictions, TITLE_METRICS, num_bins=num_bins)
     if not counts.count:

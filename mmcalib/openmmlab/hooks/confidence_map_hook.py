@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-import torch
 from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
 from mmengine.registry import HOOKS
@@ -24,8 +22,6 @@ from mmcalib.openmmlab.hooks.drawing_hook import DrawingHook
 from mmcalib.openmmlab.samples import Sample, read_samples, sample_name
 from mmcalib.openmmlab.splits import SPLIT_NAMES, tested_split
 from mmcalib.options import check_integer
-from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.objects import map_confidence
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
@@ -92,6 +88,8 @@ class ConfidenceMapHook(DrawingHook):
     ) -> None:
         if self._metric is None:
             return
+        from mmcalib.visualization.confidence_maps import worst_views
+
         if 'seg_logits' not in outputs[0]:
             raise UserError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
         inputs = upright_view(data_batch)['inputs']
@@ -114,6 +112,8 @@ class ConfidenceMapHook(DrawingHook):
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if self._metric is None:
             return
+        from mmcalib.visualization.confidence_maps import worst_views
+
         world_size = get_dist_info()[1]
         parts = collect_results([(self._views, self._worst)], world_size, device='cpu')
         self._views = []
@@ -145,27 +145,20 @@ class ConfidenceMapHook(DrawingHook):
 
     def _view(self, sample: Sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
         """Return an image and its predictions, with about `max_size` pixels per side at most."""
-        from mmcalib.visualization import ConfidenceView
+        from mmcalib.visualization.confidence_maps import make_view
 
         ignore_index = self._metric.ignore_index
         name = sample_name(sample, index)
         (predictions,) = read_samples([sample], [name], ignore_index=ignore_index)
-        size = tuple(predictions.predicted.shape[1:])
-        step = -(-max(size) // self.max_size)
-        shown = every_nth_pixel(predictions, step)
-        valid = shown.valid[0]
-        label = shown.labels[0].masked_fill(~valid, ignore_index)
         path = sample.get('img_path')
-        image = read_pixels(path, inputs, size)
-        return ConfidenceView(
+        return make_view(
+            predictions,
+            read_pixels(path, inputs, tuple(predictions.predicted.shape[1:])),
+            bins,
             index=index,
             name=Path(path).name if path else f'{self._split_name} image {index}',
-            image=cv2.resize(image, label.shape[::-1], interpolation=cv2.INTER_AREA),
-            label=label.numpy().astype(np.int16),
-            predicted=shown.predicted[0].numpy().astype(np.int16),
-            conf=map_confidence(shown).numpy().astype(np.float16),
-            valid=valid.numpy(),
-            table=bins.numpy().copy(),
+            ignore_index=ignore_index,
+            max_size=self.max_size,
         )
 
     def _draw(
@@ -192,28 +185,6 @@ class ConfidenceMapHook(DrawingHook):
             maps = ConfidenceMaps([], worst, classes, palette)
             figure = draw_confidence_maps({title: maps}, worst=True)
             self.add_figure(runner, 'confidence_map_worst', figure)
-
-
-def worst_views(views: Sequence[ConfidenceView], count: int) -> list[ConfidenceView]:
-    """Return the images with the largest calibration errors, the worst first."""
-    return sorted(views, key=lambda view: (-view.error, view.index))[:count]
-
-
-def every_nth_pixel(predictions: ImagePredictions, step: int) -> ImagePredictions:
-    """Return every `step`-th pixel of every `step`-th line of one map, on the CPU.
-
-    Nothing of the size of the map is computed or kept on its device.
-    """
-    # One class after the other, since a strided map is copied on its device before it leaves it.
-    planes = [plane[::step, ::step].cpu() for plane in predictions.scores[0]]
-    scores = torch.stack(planes)[None]
-    return replace(
-        predictions,
-        probs=None if predictions.probs is None else scores,
-        logits=scores if predictions.probs is None else None,
-        predicted=predictions.predicted[:, ::step, ::step].cpu(),
-        labels=predictions.labels[:, ::step, ::step].cpu(),
-    )
 
 
 def read_pixels(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:

@@ -10,14 +10,11 @@ import torch
 from commands import ROOT, call_here
 from drawings import draw_runs, words
 from forked import call_forked
-from samples import as_segmented
 from tested import run_config, test_weights
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.openmmlab.hooks.confidence_map_hook import every_nth_pixel, read_pixels
-from mmcalib.openmmlab.samples import read_samples
-from mmcalib.predictions.objects import map_confidence
+from mmcalib.openmmlab.hooks.confidence_map_hook import read_pixels
 from mmcalib.runs.run_config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps
@@ -205,15 +202,6 @@ def test_drawing_hooks_without_calibration_metric_draw_nothing(tmp_path):
     cfg = config('digits', tmp_path / 'classifier', **hook)
     with pytest.raises(ValueError, match='maps of segmentors, and this is a classifier'):
         build_runner(cfg).test()
-
-
-def test_every_nth_pixel_binary_map_equals_slices():
-    probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
-    predicted = probs[0] > 0.3
-    sample = as_segmented(probs, predicted, torch.ones(9, 7))
-    (predictions,) = read_samples([sample], ['image.jpg'])
-    actual = map_confidence(every_nth_pixel(predictions, 4))
-    torch.testing.assert_close(actual, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
 
 
 def test_read_pixels_file_of_other_size_is_not_read(tmp_path):

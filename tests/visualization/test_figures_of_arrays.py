@@ -1,0 +1,199 @@
+"""Figures without a work dir: of arrays, and of what measure, evaluate and a stream return."""
+
+import numpy as np
+import pytest
+import torch
+from drawings import check_nothing_is_cut, words
+from samples import as_segmented
+
+import mmcalib
+from mmcalib.metrics import StreamingMetrics
+from mmcalib.openmmlab.samples import read_samples
+from mmcalib.predictions.from_arrays import read_arrays
+from mmcalib.predictions.objects import map_confidence
+from mmcalib.visualization.confidence_maps import every_nth_pixel
+
+
+def draw_maps(num_images=6, classes=4, size=(20, 24)):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(num_images, classes, *size, generator=generator)
+    noise = torch.randn(logits.shape, generator=generator)
+    labels = (logits + noise).argmax(dim=1)
+    labels[:, 0] = 255
+    images = torch.randint(256, (num_images, 3, *size), generator=generator, dtype=torch.uint8)
+    return images, logits, labels
+
+
+def bar_heights(figure):
+    """Return the accuracies of the bins of the first diagram, in percent."""
+    bars = [b for b in figure.axes[0].containers if b.get_label() == 'accuracy']
+    return [bar.get_height() for bar in bars[0]]
+
+
+def test_reliability_diagram_of_measured_equals_that_of_arrays():
+    _, logits, labels = draw_maps()
+    probs = logits.softmax(dim=1)
+    stream = StreamingMetrics(['ECE', 'AECE', 'NLL'], ignore_index=255)
+    stream.update(logits, labels)
+    expected = mmcalib.reliability_diagram(probs, labels, ignore_index=255, title='a')
+    for measured in (
+        mmcalib.measure(probs, labels, ignore_index=255),
+        mmcalib.measure(probs, labels, ignore_index=255, interval=0.9),
+        stream.compute(),
+    ):
+        actual = mmcalib.reliability_diagram(measured, title='a')
+        assert actual.axes[0].get_title() == expected.axes[0].get_title()
+        assert f'ECE {measured["ECE"]:.2f} %' in actual.axes[0].get_title()
+        np.testing.assert_allclose(bar_heights(actual), bar_heights(expected))
+        for options in (dict(num_bins=10), dict(scale='logit'), dict(equal_mass=True)):
+            check_nothing_is_cut(mmcalib.reliability_diagram(measured, **options))
+        assert ('95 % interval' in words(actual)) == (measured.coverage is not None)
+
+
+def test_reliability_diagram_of_several_labels_and_measurements_has_panels():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(100, 3, generator=generator)
+    labels = (torch.rand(100, 3, generator=generator) < probs).long()
+    labels[:, 2] = 255
+    measured = mmcalib.measure(probs, labels, ['ECE', 'NLL'], ignore_index=255)
+    figure = mmcalib.reliability_diagram(measured)
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert len(titles) == 2  # Nothing is known about the third label.
+    for label, title in enumerate(titles):
+        assert title.startswith(f'label {label}\nECE {measured["ECE"][label]:.2f} %')
+    binary = mmcalib.measure(probs[:, 0], labels[:, 0], ['ECE'])
+    figure = mmcalib.reliability_diagram({'one': binary, 'other': binary}, overlay=True)
+    assert {'one', 'other'} <= {text.split('\n')[0] for text in legend_texts(figure)}
+
+
+def legend_texts(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize('groups', [None, list('aabbcd')])
+def test_image_calibration_diagram_points_equal_loop(groups):
+    _, logits, labels = draw_maps()
+    probs = logits.softmax(dim=1)
+    unit = 'group' if groups else 'image'
+    groups = groups or list(range(6))
+    expected = []
+    for name in sorted(set(groups)):
+        chosen = torch.tensor([group == name for group in groups])
+        conf, predicted = probs[chosen].max(dim=1)
+        valid = labels[chosen] != 255
+        accuracy = (predicted == labels[chosen])[valid].double().mean().item()
+        expected.append((100 * conf[valid].mean().item(), 100 * accuracy))
+    measured = mmcalib.measure(probs, labels, ignore_index=255, interval=0.9, groups=groups)
+    figures = [mmcalib.image_calibration_diagram(measured)]
+    if unit == 'image':
+        measured = mmcalib.measure(probs, labels, ignore_index=255, interval=0.9)
+        figures = [
+            mmcalib.image_calibration_diagram(measured),
+            mmcalib.image_calibration_diagram(probs, labels, ignore_index=255),
+        ]
+    for figure in figures:
+        (points,) = figure.axes[0].collections
+        np.testing.assert_allclose(points.get_offsets(), expected, rtol=1e-5)
+        assert f'{len(expected)} {unit}s' in words(figure)
+        assert unit in legend_texts(figure)
+
+
+def map_pixels(figure):
+    """Return the pixels of the five maps of the first row."""
+    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    return [pixels for pixels in images if pixels.ndim == 3][:5]
+
+
+@pytest.mark.parametrize('kind', ['tensors', 'arrays', 'floats'])
+def test_confidence_maps_of_arrays_show_pixels(kind):
+    images, logits, labels = draw_maps()
+    probs = logits.softmax(dim=1)
+    palette = [[10, 20, 30], [200, 0, 0], [0, 200, 0], [0, 0, 200]]
+    options = dict(ignore_index=255, palette=palette)
+    images[:, :, 0, 0] = 0
+    images[:, :, 0, 1] = 255
+    if kind == 'arrays':
+        inputs = images.movedim(1, -1).numpy(), probs.numpy(), labels.numpy()
+    elif kind == 'floats':  # Normalised inputs of a model, stretched to bytes.
+        inputs = images / 255 * 4 - 2, probs, labels
+    else:
+        inputs = images, probs, labels
+    figure = mmcalib.confidence_maps(*inputs, **options)
+    image, label, predicted, _, errors = map_pixels(figure)
+    difference = np.abs(image.astype(int) - images[0].movedim(0, -1).numpy())
+    assert difference.max() <= (1 if kind == 'floats' else 0)
+    valid = (labels[0] != 255).numpy()
+    colours = np.array(palette)
+    expected = probs[0].argmax(dim=0).numpy()
+    np.testing.assert_array_equal(label[valid], colours[labels[0].numpy()[valid]])
+    np.testing.assert_array_equal(predicted, colours[expected])
+    is_wrong = (errors == (213, 94, 0)).all(axis=-1)
+    np.testing.assert_array_equal(is_wrong, (expected != labels[0].numpy()) & valid)
+    captions = [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
+    for index, caption in enumerate(captions):
+        measured = mmcalib.measure(
+            probs[index, None], labels[index, None], ['ECE', 'accuracy'], ignore_index=255
+        )
+        assert caption.startswith(f'image {index}: ECE {measured["ECE"]:.2f} %')
+        assert f'accuracy {measured["accuracy"]:.2f} %' in caption
+    check_nothing_is_cut(figure)
+
+
+def test_confidence_maps_worst_are_those_of_the_largest_error():
+    images, logits, labels = draw_maps()
+    probs = (logits * torch.linspace(0.1, 3, 6)[:, None, None, None]).softmax(dim=1)
+    errors = [mmcalib.measure(probs[n, None], labels[n, None], 'ECE', ignore_index=255)
+              for n in range(6)]  # fmt: skip
+    figure = mmcalib.confidence_maps(images, probs, labels, ignore_index=255, worst=2)
+    captions = [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
+    expected = np.argsort(errors)[::-1][:2]
+    assert [caption.split(':')[0] for caption in captions] == [f'image {n}' for n in expected]
+
+
+MAPS = torch.full((2, 3, 4, 5), 1 / 3), torch.zeros(2, 4, 5, dtype=torch.int64)
+ROWS = torch.full((2, 3), 1 / 3), torch.zeros(2, dtype=torch.int64)
+IMAGES = torch.zeros(2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ('draw', 'error', 'message'),
+    [
+        (lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS, 'ECE')), TypeError, 'float'),
+        (lambda: mmcalib.reliability_diagram({'ECE': 1.0}), TypeError, 'several metrics'),
+        (
+            lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS), ROWS[1]),
+            TypeError,
+            'leave out labels',
+        ),
+        (
+            lambda: mmcalib.image_calibration_diagram(mmcalib.measure(*MAPS)),
+            ValueError,
+            'interval=0.95',
+        ),
+        (lambda: mmcalib.image_calibration_diagram(*ROWS), ValueError, 'no images'),
+        (lambda: mmcalib.confidence_maps(IMAGES[:1], *MAPS), ValueError, r'size of labels'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, names=['a']), ValueError, 'names'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, classes=['a']), ValueError, '3 names'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *ROWS), ValueError, 'maps'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, worst=0), ValueError, 'worst'),
+    ],
+)
+def test_figure_invalid_input_raises(draw, error, message):
+    with pytest.raises(error, match=message):
+        draw()
+
+
+def test_map_confidence_of_probabilities_is_that_of_logits():
+    _, logits, labels = draw_maps(num_images=1)
+    predictions = read_arrays(logits.softmax(dim=1), labels, ignore_index=255)
+    expected = logits.softmax(dim=1).amax(dim=1)[0]
+    torch.testing.assert_close(map_confidence(predictions), expected)
+
+
+def test_every_nth_pixel_binary_map_equals_slices():
+    probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
+    predicted = probs[0] > 0.3
+    sample = as_segmented(probs, predicted, torch.ones(9, 7))
+    (predictions,) = read_samples([sample], ['image.jpg'])
+    actual = map_confidence(every_nth_pixel(predictions, 4))
+    torch.testing.assert_close(actual, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
