@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
 
+import torch
 from torch import Tensor
 
 from mmcalib.calibration.choose import (
@@ -22,8 +23,10 @@ from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
 from mmcalib.calibration.groups import Groups
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.temperature_search import temperature_error
 
 # Predictions times logits, or times their square for a matrix: at most 30 s a fit on one core.
 CHEAP = 1e8
@@ -91,12 +94,15 @@ def fit_scaling(
             return Fit(scaler=None, scalers=[unchanged], candidates=candidates)
         scaler = scaler_for(method, draw)
     fitted = fit_scaler(deepcopy(scaler), draw, groups.index)
+    temperature = None
+    if isinstance(fitted, TemperatureScaler):
+        temperature = fitted.temperature_
     scalers = None
     if cross_fit is True:
-        scalers = fit_folds(scaler, draw, groups.index, fold_of_group)
+        scalers = fit_folds(scaler, draw, groups.index, fold_of_group, temperature=temperature)
     elif cross_fit and fold_of_group is not None and is_cheap(scaler, draw):
         with suppress(UserError):  # A class may be in few groups, all of one fold.
-            scalers = fit_folds(scaler, draw, groups.index, fold_of_group)
+            scalers = fit_folds(scaler, draw, groups.index, fold_of_group, temperature=temperature)
     if scalers is None:
         scalers = [fitted]
         fold_of_group = None
@@ -139,10 +145,16 @@ def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[
     """Return the standard error of a temperature, and the part of it that is due to the draw."""
     if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
         return {}
-    standard_error = scaler.standard_error(draw.logits, draw.labels, group_index)
-    if isnan(standard_error):  # The temperature is at its bound, or there is one group.
+    if scaler.at_bound_:
         return {}
-    independent_error = scaler.standard_error(draw.logits, draw.labels)
+    temperature = scaler.temperature_
+    rows = read_rows(draw.logits, draw.labels, group_index)
+    slopes, curvatures = nll_derivatives(rows, 1 / temperature)
+    standard_error = temperature_error(temperature, slopes, curvatures, rows.images)
+    if isnan(standard_error):  # There is one group.
+        return {}
+    each_row = torch.arange(len(rows), device='cpu')
+    independent_error = temperature_error(temperature, slopes, curvatures, each_row)
     share_not_drawn = 1 - len(draw) / draw.population
     return {
         'standard_error': standard_error,

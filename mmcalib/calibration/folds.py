@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
 import numpy as np
@@ -10,7 +12,9 @@ from torch import Tensor
 
 from mmcalib.calibration.draw import Draw
 from mmcalib.errors import UserError
-from mmcalib.posthoc.per_label import Scaler
+from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
+from mmcalib.posthoc.temperature_search import best_temperature, temperature_of_kept_rows
 
 FOLDS = 5
 
@@ -50,7 +54,12 @@ def fit_scaler(
 
 
 def fit_folds(
-    scaler: Scaler, draw: Draw, group_index: Tensor, fold_of_group: Tensor
+    scaler: Scaler,
+    draw: Draw,
+    group_index: Tensor,
+    fold_of_group: Tensor,
+    *,
+    temperature: float | None = None,
 ) -> list[Scaler]:
     """Return a scaler for each fold, fitted to the predictions of all others.
 
@@ -59,16 +68,38 @@ def fit_folds(
         draw: The predictions.
         group_index: The group of each prediction, ``(M,)`` int64.
         fold_of_group: The fold of each group, see :func:`assign_folds`.
+        temperature: The temperature of the least NLL of all predictions, from which the searches
+            for those of the folds start; None if it is not known, or there are several labels.
 
     Raises:
         UserError: If the predictions without a fold determine no scaling.
     """
     fold = fold_of_group[group_index]
     num_folds = int(fold_of_group.max()) + 1
-    scalers = []
+    scalers: list[Scaler] = []
+    if isinstance(scaler, ScalerPerLabel) or not scaler.starts_at_temperature:
+        for number in range(num_folds):
+            with named_fold(number, num_folds):
+                scalers.append(fit_scaler(deepcopy(scaler), draw, group_index, fold != number))
+        return scalers
+    rows = read_rows(draw.logits, draw.labels, group_index)
+    if temperature is None:
+        temperature = best_temperature(rows)
+    derivatives = nll_derivatives(rows, 1 / temperature)
     for number in range(num_folds):
-        try:
-            scalers.append(fit_scaler(deepcopy(scaler), draw, group_index, fold != number))
-        except UserError as error:
-            raise UserError(f'without fold {number + 1} of {num_folds}: {error}') from error
+        is_kept = fold != number
+        fold_scaler = deepcopy(scaler)
+        with named_fold(number, num_folds):
+            fold_temperature = temperature_of_kept_rows(rows, is_kept, temperature, derivatives)
+            fold_scaler.fit_kept_rows(rows, is_kept, fold_temperature)
+        scalers.append(fold_scaler)
     return scalers
+
+
+@contextmanager
+def named_fold(number: int, num_folds: int) -> Iterator[None]:
+    """Name the fold that was left out in a UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f'without fold {number + 1} of {num_folds}: {error}') from error

@@ -12,16 +12,14 @@ from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
 from mmcalib.names import CRITERIA
 from mmcalib.options import check_choice, check_number
-from mmcalib.posthoc.fit_rows import (
-    group_sums,
-    nll_curvatures,
-    nll_slopes,
-    read_rows,
-    split_rows,
-)
+from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows, split_rows
 from mmcalib.posthoc.logits import gaps_to_top
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS, best_temperature
+from mmcalib.posthoc.temperature_search import (
+    TEMPERATURE_BOUNDS,
+    best_temperature,
+    temperature_error,
+)
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 # The grid of Guo et al.
@@ -95,6 +93,20 @@ class TemperatureScaler(AffineScaler):
         return logits / temperature
 
     @property
+    def starts_at_temperature(self) -> bool:
+        """Whether the temperature is that of the least NLL."""
+        return self.criterion == 'nll'
+
+    def fit_kept_rows(
+        self, rows: ImagePredictions, is_kept: Tensor, temperature: float
+    ) -> TemperatureScaler:
+        """Take the temperature as it is; no rows are copied."""
+        self._set_parameters({'temperature': temperature})
+        self.num_predictions_ = int(is_kept.sum())
+        self.num_logits_ = rows.logits.shape[1]
+        return self
+
+    @property
     def at_bound_(self) -> bool:
         """Whether the temperature is at a bound of the search, or at an end of the grid."""
         if self.criterion == 'nll':
@@ -123,15 +135,14 @@ class TemperatureScaler(AffineScaler):
         """
         temperature = self.tensors['temperature'].item()
         rows = read_rows(logits, labels, groups)
-        slopes = group_sums(nll_slopes(rows, 1 / temperature), rows.images)
-        curvature = nll_curvatures(rows, 1 / temperature).sum().item()
-        if self.at_bound_ or len(slopes) < 2 or curvature == 0:
+        if self.at_bound_:
             return float('nan')
-        return slopes.square().sum().sqrt().item() / curvature * temperature**2
+        slopes, curvatures = nll_derivatives(rows, 1 / temperature)
+        return temperature_error(temperature, slopes, curvatures, rows.images)
 
-    def _fit(self, rows: ImagePredictions) -> dict[str, float]:
+    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, float]:
         if self.criterion == 'nll':
-            return {'temperature': best_temperature(rows)}
+            return {'temperature': best_temperature(rows, start=start)}
         return {'temperature': least_ece_temperature(rows)}
 
 

@@ -152,8 +152,8 @@ class ClassConditionalScaler(LogitScaler):
         scaled = scaled.reshape(gaps.shape)
         return without_other_class(scaled, num_logits=logits.shape[1])
 
-    def _fit(self, rows: ImagePredictions) -> dict[str, Tensor]:
-        temperatures = PredictedClassTemperatureScaler()._fit(rows)['temperature'].tolist()
+    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, Tensor]:
+        temperatures = PredictedClassTemperatureScaler()._fit(rows, start)['temperature'].tolist()
         num_classes = len(temperatures)
         label_scaler = _OneClassScaler(**self.get_params())
         matrix_shape = (num_classes, num_classes, num_classes)

@@ -77,31 +77,36 @@ def split_rows(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]
     return zip(*parts, strict=True)
 
 
-def nll_slopes(rows: ImagePredictions, beta: float) -> Tensor:
-    """Return the derivative ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
+@torch.no_grad()
+def nll_derivatives(rows: ImagePredictions, beta: float) -> tuple[Tensor, Tensor]:
+    """Return the slope and the curvature of each row's NLL in 1/T, at 1/T = `beta`, ``(M,)`` each.
 
-    It is the mean of the logits under the softmax less the true class's logit.
+    The slope is the mean of the logits under the softmax less the true class's logit, and the
+    curvature is their variance. Both are float64. Of logits in float32 each row is computed in
+    float32, which takes half the time and changes a temperature by less than 1e-6 of it.
     """
+    if rows.logits.dtype == torch.float32:
+        slopes, curvatures = _nll_derivatives(rows, beta, torch.float32)
+        if curvatures.sum().isfinite():  # Differences of logits near 3e38 are beyond float32.
+            return slopes, curvatures
+    return _nll_derivatives(rows, beta, torch.float64)
+
+
+def _nll_derivatives(
+    rows: ImagePredictions, beta: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     slopes = []
-    for logits, labels in split_rows(rows.logits, rows.labels):
-        gaps = gaps_to_top(logits.double())
-        mean = (gaps * beta).softmax(dim=1).mul_(gaps).sum(dim=1)
-        slopes.append(mean - gaps.gather(1, labels[:, None])[:, 0])
-    return torch.cat(slopes)
-
-
-def nll_curvatures(rows: ImagePredictions, beta: float) -> Tensor:
-    """Return the second derivative ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
-
-    It is the variance of the logits under the softmax.
-    """
     curvatures = []
-    for (logits,) in split_rows(rows.logits):
-        gaps = gaps_to_top(logits.double())
-        probs = (gaps * beta).softmax(dim=1)
-        mean = (probs * gaps).sum(dim=1, keepdim=True)
-        curvatures.append((probs * (gaps - mean).square()).sum(dim=1))
-    return torch.cat(curvatures)
+    for logits, labels in split_rows(rows.logits, rows.labels):
+        gaps = gaps_to_top(logits.to(dtype))
+        terms = (gaps * beta).exp_()
+        total = terms.sum(dim=1)
+        mean = terms.mul_(gaps).sum(dim=1) / total
+        mean_square = terms.mul_(gaps).sum(dim=1) / total
+        label_gap = gaps.gather(1, labels[:, None])[:, 0]
+        slopes.append((mean - label_gap).double())
+        curvatures.append((mean_square - mean.square()).double())
+    return torch.cat(slopes), torch.cat(curvatures)
 
 
 def effective_weights(
@@ -115,7 +120,7 @@ def effective_weights(
         by_predicted_class: Whether the predictions of each class have an effective number of their
             own.
     """
-    slopes = nll_slopes(rows, beta)
+    slopes, _ = nll_derivatives(rows, beta)
     if not by_predicted_class:
         number = effective_number(slopes, rows.images)
         return torch.full_like(slopes, number / len(slopes))

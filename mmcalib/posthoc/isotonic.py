@@ -54,8 +54,8 @@ class IsotonicScaler(LogitScaler):
     learned = {'temperature': 0, 'knots': 1, 'errors': 1}
     keeps_argmax = True
 
-    def _fit(self, rows: ImagePredictions) -> dict[str, Any]:
-        temperature = best_temperature(rows)
+    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, Any]:
+        temperature = best_temperature(rows, start=start)
         odds = []
         for (logits,) in split_rows(rows.logits):
             odds.append(split_probabilities(logits.double(), temperature).log_odds[:, 0])

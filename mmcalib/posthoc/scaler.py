@@ -65,6 +65,8 @@ class LogitScaler(BaseEstimator):
     # Whether each class has a scale and a shift of its own, so that the layer that absorbs them
     # needs a bias, and classes that all see the same features.
     per_class = False
+    # Whether the fit begins with the temperature of the least NLL.
+    starts_at_temperature = True
     # Whether the predictions of each predicted class have an effective number of their own.
     by_class = False
     # The least and the largest value of fitted tensors, by name.
@@ -136,28 +138,52 @@ class LogitScaler(BaseEstimator):
         with torch.inference_mode(False), torch.enable_grad():
             values = as_tensor('logits', logits)
             self.check_head(values)
-            rows = read_rows(values, labels, groups, ignore_index)
-            first_label = rows.labels[0]
-            has_free_shift = 'shift' in self.learned and not self.by_class
-            if has_free_shift and not (rows.labels != first_label).any():
-                raise UserError(
-                    f'all labels have class {first_label}: a shift would learn to predict nothing '
-                    'else. Use a temperature, or data with more classes'
-                )
-            warn_if_probabilities(rows.logits)
-            self._set_parameters(self._fit(rows))
-            self.num_predictions_ = len(rows)
-            self.num_logits_ = rows.logits.shape[1]
+            self.fit_rows(read_rows(values, labels, groups, ignore_index))
         return self
+
+    def fit_rows(self, rows: ImagePredictions, *, start: float = 1.0) -> LogitScaler:
+        """Learn the scaling from rows that :func:`read_rows` returns, and return self.
+
+        Args:
+            rows: The predictions.
+            start: The temperature that the search for the best one starts from.
+
+        Raises:
+            UserError: If they leave the scaling undetermined.
+        """
+        first_label = rows.labels[0]
+        has_free_shift = 'shift' in self.learned and not self.by_class
+        if has_free_shift and not (rows.labels != first_label).any():
+            raise UserError(
+                f'all labels have class {first_label}: a shift would learn to predict nothing '
+                'else. Use a temperature, or data with more classes'
+            )
+        warn_if_probabilities(rows.logits)
+        self._set_parameters(self._fit(rows, start))
+        self.num_predictions_ = len(rows)
+        self.num_logits_ = rows.logits.shape[1]
+        return self
+
+    def fit_kept_rows(
+        self, rows: ImagePredictions, is_kept: Tensor, temperature: float
+    ) -> LogitScaler:
+        """Learn the scaling from some rows, whose temperature of the least NLL is known.
+
+        Args:
+            rows: All predictions.
+            is_kept: A mask of the rows to fit to, ``(M,)``.
+            temperature: The temperature of the least NLL of these.
+        """
+        return self.fit_rows(rows.select(is_kept), start=temperature)
 
     def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
         for name, value in parameters.items():
             tensor = torch.as_tensor(value, dtype=torch.float64, device='cpu')
             setattr(self, f'{name}_', tensor if tensor.ndim else tensor.item())
 
-    def _fit(self, rows: ImagePredictions) -> dict[str, Any]:
+    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, Any]:
         """Return the learned parameters, by name."""
-        temperature = best_temperature(rows)
+        temperature = best_temperature(rows, start=start)
         weights = effective_weights(rows, 1 / temperature, by_predicted_class=self.by_class)
         self.num_effective_ = weights.sum().item()
         fitted = self._minimize_nll(rows, temperature, weights)
