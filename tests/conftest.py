@@ -2,11 +2,10 @@ import gc
 import logging
 import os
 import socket
-import sys
 from types import SimpleNamespace
 
 import pytest
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from quick_toolboxes import quicken_mmengine
 
 # The processes of the tests share the cores; torch reads this when it is imported.
@@ -81,16 +80,11 @@ def run_folder(tmp_path):
 def run(run_folder, monkeypatch, capsys):
     """Function that runs a tool in the `run_folder`; returns its output, or the error it prints."""
     monkeypatch.chdir(run_folder)
-    monkeypatch.setattr(sys, 'path', list(sys.path))
 
     def run_tool(tool, *arguments, code=0):
-        status = 0
-        try:
-            call_here(tool, *arguments, monkeypatch=monkeypatch)
-        except SystemExit as end:
-            status = end.code or 0
+        run_in_process(tool, *arguments, code=code)
         output = capsys.readouterr()
-        assert status == code and 'Traceback' not in output.err + output.out, output.err
+        assert 'Traceback' not in output.err + output.out
         return output.err if code else output.err + output.out
 
     return run_tool

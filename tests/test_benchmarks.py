@@ -5,7 +5,7 @@ import runpy
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from mmengine.registry import MODELS, init_default_scope
 from samples import classified, segmented
 
@@ -24,11 +24,11 @@ def _same_threads():
 
 
 @pytest.fixture
-def run_benchmark(capsys, monkeypatch):
+def run_benchmark(capsys):
     """Function that runs a benchmark and returns its tables as rows of cells."""
 
     def run(tool, *arguments):
-        call_here(f'benchmarks/{tool}.py', *arguments, monkeypatch=monkeypatch)
+        run_in_process(f'benchmarks/{tool}.py', *arguments)
         rows = []
         for line in capsys.readouterr().out.splitlines():
             cells = [cell.strip() for cell in line.strip('|').split('|')]

@@ -20,7 +20,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.registry import HOOKS, METRICS, MODELS, init_default_scope
 from tool_parsers import parser_of
@@ -121,19 +121,18 @@ def test_page_imports_of_mmcalib_exist(page):
             exec(line.strip(), {})
 
 
-def test_quote_results_check_finds_pages_current(monkeypatch):
+def test_quote_results_check_finds_pages_current():
     """If it fails, run ``python tools/maintenance/quote_results.py``."""
-    call_here('maintenance/quote_results.py', '--check', monkeypatch=monkeypatch)
+    run_in_process('maintenance/quote_results.py', '--check')
 
 
-def test_quote_results_wrong_number_is_refused_and_mended(tmp_path, monkeypatch):
+def test_quote_results_wrong_number_is_refused_and_mended(tmp_path):
     page = tmp_path / 'page.md'
     wrong = re.sub(r'(: CE -->.*?)\d+\.\d+ ± \d+\.\d+', r'\g<1>1.00 ± 9.99', TEXTS['README.md'])
     assert '1.00 ± 9.99' in wrong
     page.write_text(wrong)
-    with pytest.raises(SystemExit, match='1'):
-        call_here('maintenance/quote_results.py', page, '--check', monkeypatch=monkeypatch)
-    call_here('maintenance/quote_results.py', page, monkeypatch=monkeypatch)
+    run_in_process('maintenance/quote_results.py', page, '--check', code=1)
+    run_in_process('maintenance/quote_results.py', page)
     assert page.read_text() == TEXTS['README.md']
 
 
@@ -300,10 +299,10 @@ def write_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('name', ['own_classifier', 'own_segmentor'])
-def test_own_config_page_trains_and_measures(write_files, name, monkeypatch):
+def test_own_config_page_trains_and_measures(write_files, name):
     write_files('docs/howto/own_config.md')
     runpy.run_path('make_data.py')
-    call_here('train.py', f'{name}.py', '--limit', 2, monkeypatch=monkeypatch)
+    run_in_process('train.py', f'{name}.py', '--limit', 2)
     (results,) = Path.cwd().rglob('results.json')
     metrics = json.loads(results.read_text())['metrics']
     assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()

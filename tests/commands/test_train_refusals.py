@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import call
+from commands import run_in_subprocess
 from images import write_folders, write_voc
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
@@ -279,7 +279,7 @@ def test_train_two_processes_error_names_image_once(name, tmp_path, free_port):
     options = dict(train_dataloader__batch_size=1, train_dataloader__sampler__shuffle=False)
     cfg = masks(tmp_path, 'CrossEntropyLoss', 77, name, **options)
     cfg.dump(tmp_path / 'masks.py')
-    said = call(
+    said = run_in_subprocess(
         'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test',
         '--cfg-options', 'no_such=1', cwd=tmp_path, check=False, PORT=free_port,
     )  # fmt: skip
@@ -295,7 +295,7 @@ def test_train_two_processes_refuse_and_warn_once(tmp_path, free_port):
     (tmp_path / 'mine.py').write_text(
         f"_base_ = 'mmcalib::mbls/digits.py'\nmodel = dict(backbone=dict({init}))\n"
     )
-    said = call(
+    said = run_in_subprocess(
         'dist_train.sh', 'mine.py', 2, '--work-dir', 'run', '--cfg-options', 'no_such=1',
         cwd=tmp_path, check=False, PORT=free_port,
     )  # fmt: skip
@@ -306,7 +306,7 @@ def test_train_two_processes_refuse_and_warn_once(tmp_path, free_port):
     warnings = [line for line in said.splitlines() if ' warning: ' in line]
     assert warnings and len(set(warnings)) == len(warnings)
     # So are the errors of a command line.
-    said = call('dist_train.sh', 'mine.py', 2, '--lmit', 3, cwd=tmp_path, check=False,
+    said = run_in_subprocess('dist_train.sh', 'mine.py', 2, '--lmit', 3, cwd=tmp_path, check=False,
                 PORT=free_port)  # fmt: skip
     assert said.count('usage: ') == said.count('error: ') == said.count('mean --limit?') == 1
 

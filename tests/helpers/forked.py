@@ -35,10 +35,10 @@ def _rank(rank, function, world_size, folder, arguments):
     distributed.barrier()
 
 
-def call_forked(tool, *arguments, cwd, ranks=1, port=None):
-    """Run a tool as `commands.call` does; with ranks as its ``dist_*.sh`` does.
+def run_forked(tool, *arguments, cwd, ranks=1, port=None):
+    """Run a tool as `commands.run_in_subprocess` does; with ranks as its ``dist_*.sh`` does.
 
-    What a tool imports itself, only `commands.call` shows.
+    What a tool imports itself, only `run_in_subprocess` shows.
     """
     arguments = [tool, *map(str, arguments)]
     environment = {}
@@ -62,7 +62,7 @@ class ForkedCommand:
     def __init__(self, command, *, stdout, **options):
         python, tool, *arguments = command
         assert python == sys.executable
-        log = call_forked(Path(tool).name, *arguments, cwd=os.getcwd())
+        log = run_forked(Path(tool).name, *arguments, cwd=os.getcwd())
         stdout.write(log.encode())
 
     def poll(self):

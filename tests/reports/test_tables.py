@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from markdown_it import MarkdownIt
 from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
@@ -21,11 +21,11 @@ TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 
 
 @pytest.fixture
-def reported(monkeypatch, capsys):
+def reported(capsys):
     """Run tools/report.py and return what it prints, each space once."""
 
     def run(*arguments):
-        call_here('report.py', *arguments, monkeypatch=monkeypatch)
+        run_in_process('report.py', *arguments)
         return ' '.join(capsys.readouterr().out.split())
 
     return run
@@ -103,7 +103,7 @@ def test_report_names_with_markup_escaped(reported, tmp_path):
     assert labels <= shown_texts
 
 
-def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys, monkeypatch):
+def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys):
     odd = 'two\nlines\x1b[31m | `x`'
     columns = dict(classes=[odd, 'b'], ECE=[1.0, 2.0], accuracy=[3.0, 4.0], confidence=[5.0, 6.0])
     strata = dict(per_class=dict(calibration=dict(columns, count=[7, 8])))
@@ -111,7 +111,7 @@ def test_report_name_with_new_line_has_one_line(reported, tmp_path, capsys, monk
     write(tmp_path / 'b', f'x/{odd}', loss=dict(type='Other'))
     write(tmp_path / 'left' / odd, f'x/{odd}', finished=False)
     for kind in ('text', 'markdown', 'latex'):
-        call_here('report.py', tmp_path, '--format', kind, monkeypatch=monkeypatch)
+        run_in_process('report.py', tmp_path, '--format', kind)
         output = capsys.readouterr().out
         assert not any(line.startswith('lines') for line in output.splitlines())
         assert r'two\nlines' in output or kind != 'text'

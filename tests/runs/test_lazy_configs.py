@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import ForkedCommand, call_forked
+from forked import ForkedCommand, run_forked
 from images import write_voc
 from PIL import Image
 from shifted import needs_extra
@@ -180,7 +180,7 @@ def trained(request, tmp_path_factory):
     """A folder with configs of the new style, and the checkpoint of a training by one."""
     folder = tmp_path_factory.mktemp(request.param)
     write_configs(folder, request.param)
-    call_forked('train.py', 'mine.py', cwd=folder)
+    run_forked('train.py', 'mine.py', cwd=folder)
     shutil.copy(next(folder.glob('work_dirs/mine/best_*.pth')), folder / 'best.pth')
     return folder
 

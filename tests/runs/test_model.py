@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT
-from forked import call_forked
+from forked import run_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from records import write
@@ -139,7 +139,7 @@ def test_test_two_processes_equals_one(scenes, run, tmp_path, free_port):
     everything = ['--temperature', 't.json', '--disagreement', 'one', *everything]
     run('test.py', SCENES, *scenes, '--work-dir', 'one', *everything)
     everything[3] = 'two'
-    call_forked(
+    run_forked(
         'test.py', SCENES, scenes[0], '--work-dir', 'two', scenes[1], *everything,
         cwd=tmp_path, ranks=2, port=free_port,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import shifted
 import torch
 from commands import ROOT
-from forked import call_forked
+from forked import run_forked
 from images import save, write_folders
 from mmengine.registry import DATASETS, MODELS
 from PIL import Image
@@ -80,7 +80,7 @@ def test_test_classifier_with_ood_sets_equals_loop(project, run, monkeypatch, fr
     (metric,) = result['evaluation']['ood']
     assert metric['counts'] == {'ID': 40, 'val': 13, 'photographs': 12}
     assert result['evaluation']['data_options']['far']['photographs']['data_root'] == 'photographs'
-    said = call_forked(
+    said = run_forked(
         'test.py', 'digits_ood.py', 'digits.pth', '--work-dir', 'two',
         cwd=project, ranks=2, port=free_port,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from commands import ROOT
-from forked import call_forked
+from forked import run_forked
 from mmcv.transforms import BaseTransform
 from mmengine.dataset import pseudo_collate
 from mmengine.hooks import Hook
@@ -141,7 +141,7 @@ def read_toolbox_metrics(toolbox, config, checkpoint, *options):
     """Return the metrics that a toolbox's own tool prints."""
     tool = Path(toolbox.__file__).parent / '.mim/tools/test.py'
     tool = os.path.relpath(tool, ROOT / 'tools')
-    log = call_forked(tool, config, checkpoint, '--work-dir', 'own', *options, cwd=os.getcwd())
+    log = run_forked(tool, config, checkpoint, '--work-dir', 'own', *options, cwd=os.getcwd())
     return {name: float(value) for name, value in re.findall(r'(\w+/\w+): ([\d.]+)', log)}
 
 
@@ -556,7 +556,7 @@ def test_calibrate_two_heads_attaches(ranks, digits, calibrate, tmp_path, free_p
         content, _ = calibrate('routed.py', 'routed.pth')
     else:
         command = ['routed.py', 'routed.pth', '--out', 'out.pth', '--work-dir', 'work']
-        call_forked('calibrate.py', *command, cwd=tmp_path, ranks=2, port=free_port)
+        run_forked('calibrate.py', *command, cwd=tmp_path, ranks=2, port=free_port)
         content = load('out.pth')
     meta = record_in(content)
     assert meta['layers'] == []
@@ -831,7 +831,7 @@ def test_calibrate_two_processes_equal_one(
     )
     options = ['--method', method, '--samples', 50]
     calibrate('cross.py', checkpoint, *options, out='one.pth')
-    call_forked(
+    run_forked(
         'calibrate.py', 'cross.py', checkpoint, '--out', 'two.pth', *options, cwd=tmp_path,
         ranks=2, port=free_port,
     )  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from file_models import model_record, write_photos, write_test_record, write_validation
-from forked import call_forked
+from forked import run_forked
 from sklearn.isotonic import isotonic_regression
 
 import mmcalib
@@ -456,7 +456,7 @@ def test_predict_two_processes_equals_one(photos, segmenting, tmp_path, free_por
     run('predict.py', *segmenting, *files, '--out', 'one', code=INCOMPLETE)
     arguments = [*segmenting, *files, '--out', tmp_path / 'two']
     with pytest.raises(AssertionError) as ended:
-        call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
+        run_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
     assert str(ended.value).count('2 files without a prediction:') == 1
     one = tmp_path / 'one'
     two = tmp_path / 'two'

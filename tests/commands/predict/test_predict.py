@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
@@ -286,13 +286,13 @@ def test_predict_validation_of_other_model_refused(photos, segmenting, classifie
 
 
 def test_predict_validation_of_copied_checkpoints_accepted(
-    photos, classifiers, tmp_path, monkeypatch
+    photos, classifiers, run, tmp_path, monkeypatch
 ):
     _, config, checkpoints = classifiers
     config = write_labelled(tmp_path, config, photos)
     val = tmp_path / 'val'
     test = ['test.py', config, *checkpoints[:2], '--tta', '--work-dir', val]
-    call_here(*test, '--calibration', monkeypatch=monkeypatch)
+    run(*test, '--calibration')
     copies = [shutil.copy(path, tmp_path) for path in checkpoints[1::-1]]
     options = dict(images=photos, tta=True, validation=val)
     assert mmcalib.predict(config, copies, **options).summary['validation_images'] == 5
@@ -303,14 +303,14 @@ def test_predict_validation_of_copied_checkpoints_accepted(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='Stopped'):
+    other_mean = ['--cfg-options', 'data_preprocessor.mean=[0,0,0]']
+    with monkeypatch.context() as patch:
         patch.setattr('mmcalib.runs.record.Record.write', interrupted)
-        call_here(*test, '--calibration', '--cfg-options', 'data_preprocessor.mean=[0,0,0]',
-                  monkeypatch=patch)  # fmt: skip
+        assert 'Stopped' in run(*test, '--calibration', *other_mean, code=1)
     with pytest.raises(ValueError, match='which belongs to calibration'):
         mmcalib.predict(config, copies, **options)
     # A test that measures no calibration leaves none.
-    call_here(*test, monkeypatch=monkeypatch)
+    run(*test)
     with pytest.raises(UserError, match='there is no calibration'):
         mmcalib.predict(config, copies, **options)
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from drawings import statistics, table
 
 from mmcalib.cli.files import package_folder
@@ -80,18 +80,13 @@ def sweep(tmp_path, monkeypatch, capsys):
             arguments = arguments[2:]
         return subprocess.Popen([sys.executable, script, *arguments], **options)
 
-    def run_sweep(values, *options, config=CONFIG, fails=False):
+    def run_sweep(values, *options, config=CONFIG, code=0):
         stand_in = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=popen)
         monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess', stand_in)
         arguments = [config, '--param', f'margin={values}', '--work-dir', 'work', *options]
-        status = ''
-        try:
-            call_here('sweep.py', *arguments, monkeypatch=monkeypatch)
-        except SystemExit as end:
-            status = end.code
-        assert bool(status) == fails
+        run_in_process('sweep.py', *arguments, code=code)
         output = capsys.readouterr()
-        return ' '.join(f'{output.err}{output.out}{status}'.split())
+        return ' '.join(f'{output.out}{output.err}'.split())
 
     return run_sweep
 
@@ -164,7 +159,7 @@ def test_sweep_failed_training_is_tried_again_and_stopped_one_resumed(sweep):
         Path('work', training).mkdir(parents=True)
         torch.save({}, f'work/{training}/{name}')
     arguments = ('2,6,10', '--seeds', '0', '1')
-    output = sweep(*arguments, fails=True)
+    output = sweep(*arguments, code=1)
     log = 'work/margin=6/seed1/sweep.log'
     assert f'margin=6/seed1: FAILED with status 1, see {log}: diverged' in output
     assert 'unfinished: margin=6/seed1' in output
@@ -181,7 +176,7 @@ def test_sweep_failed_training_is_tried_again_and_stopped_one_resumed(sweep):
 def test_sweep_other_settings_refused(sweep):
     sweep('4,8', OPTIONS, 'train_cfg.max_epochs=5')
     for options in ([], [OPTIONS, 'train_cfg.max_epochs=1'], ['--limit', '8']):
-        output = sweep('4,8', *options, fails=True)
+        output = sweep('4,8', *options, code=2)
         assert 'holds trainings by other settings' in output
         assert 'another --work-dir' in output
     sweep('4,8', OPTIONS, 'train_cfg.max_epochs=5')
@@ -190,7 +185,7 @@ def test_sweep_other_settings_refused(sweep):
 def test_sweep_trainings_evaluated_differently_refused(sweep):
     sweep('4,8')
     change_record(8, evaluation={'num_bins': 9})
-    assert 'num_bins None (here: 9)' in sweep('4,8', fails=True)
+    assert 'num_bins None (here: 9)' in sweep('4,8', code=2)
     change_record(8, evaluation={})
     assert 'num_bins' not in sweep('4,8')
 
@@ -198,7 +193,7 @@ def test_sweep_trainings_evaluated_differently_refused(sweep):
 def test_sweep_trainings_from_elsewhere_with_other_settings_refused(sweep):
     sweep('4,8', OPTIONS, 'train_cfg.max_epochs=5')
     Path('work/sweep.json').unlink()
-    output = sweep('10', OPTIONS, 'train_cfg.max_epochs=3', fails=True)
+    output = sweep('10', OPTIONS, 'train_cfg.max_epochs=3', code=2)
     assert 'train_cfg.max_epochs 5 (here: 3)' in output
     assert 'another --work-dir' in output
 
@@ -216,10 +211,10 @@ def test_sweep_killed_in_first_training_refuses_other_settings(options, message,
     config = Path('plain.py')
     config.write_text("_base_ = 'mmcalib::ce/digits.py'\n")  # The sweep completes this config.
     Path('KILL').touch()
-    assert 'killed' in sweep('2,6', config=config, fails=True)
+    assert 'killed' in sweep('2,6', config=config, code=1)
     expected = Path('work/plain.py').read_text()
     Path('KILL').unlink()
-    output = sweep('2,6', *options, config=config, fails=True)
+    output = sweep('2,6', *options, config=config, code=2)
     assert message in output
     assert 'another --work-dir' in output
     assert Path('work/plain.py').read_text() == expected
@@ -313,7 +308,8 @@ def test_run_jobs_interrupted_ends_all_processes(tmp_path):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     process.join(30)
-    assert process.exitcode == 0 and (tmp_path / 'interrupted').exists()
+    assert process.exitcode == 0
+    assert (tmp_path / 'interrupted').exists()
     state = Path(f'/proc/{child.read_text().strip()}/stat')
     assert not state.exists() or state.read_text().split()[2] == 'Z'
 

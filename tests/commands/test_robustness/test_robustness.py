@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import shifted
 import torch
-from commands import call_here
-from forked import call_forked
+from commands import run_in_process
+from forked import run_forked
 from shifted import needs_extra
 from test_corruption_places import write_arrays
 
@@ -33,13 +33,18 @@ def project(tmp_path_factory):
 
 
 @pytest.fixture
-def run(project, monkeypatch):
+def run_folder(project):
+    return project
+
+
+@pytest.fixture
+def run_shifts(project, monkeypatch):
     """Function that tests checkpoints and returns what all tests in the work dir measured."""
     monkeypatch.chdir(project)
 
-    def run_tool(work_dir, *arguments, config='tiny.py', checkpoints=('plain.pth',)):
+    def run_tool(work_dir, *arguments, config='tiny.py', checkpoints=('plain.pth',), code=0):
         arguments = [config, *checkpoints, *(arguments or SHIFTS), '--work-dir', work_dir]
-        call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
+        run_in_process('test_robustness.py', *arguments, code=code)
         return read_models(work_dir)
 
     return run_tool
@@ -70,7 +75,7 @@ def tested(project):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(project)
         arguments = ['tiny.py', 'plain.pth', 'warm.pth', *SHIFTS, '--work-dir', 'one']
-        call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
+        run_in_process('test_robustness.py', *arguments)
         return read_models(project / 'one')
 
 
@@ -128,44 +133,44 @@ def test_robustness_two_checkpoints_tested_on_every_shift(tested, project):
     assert plain.tests[0]['metrics'] != calibrated.tests[0]['metrics']
 
 
-def test_robustness_corruption_equals_test_with_transform(tested, project, monkeypatch):
-    monkeypatch.chdir(project)
+def test_robustness_corruption_equals_test_with_transform(tested, project, run):
     transform = "dict(type='Corrupt', corruption='fog', severity=5)"
     (project / 'by_hand.py').write_text(
         f"_base_ = 'tiny.py'\npipeline = [dict(type='LoadImageFromFile'), {transform}, "
         "dict(type='PackInputs')]\ntest_dataloader = dict(dataset=dict(pipeline=pipeline))\n"
     )
-    arguments = ['by_hand.py', 'plain.pth', '--work-dir', 'by_hand']
-    call_here('test.py', *arguments, monkeypatch=monkeypatch)
+    run('test.py', 'by_hand.py', 'plain.pth', '--work-dir', 'by_hand')
     expected = json.loads((project / 'by_hand/results.json').read_text())['metrics']
     actual = tested[0].tests[-1]['metrics']
     assert actual['accuracy/top1'] == expected['accuracy/top1']
     assert actual['calibration/ECE'] == pytest.approx(expected['calibration/ECE'])
 
 
-def test_robustness_interrupted_continues_where_it_stopped(tested, run, started, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='goes on'):
+def test_robustness_interrupted_continues_where_it_stopped(
+    tested, run_shifts, started, monkeypatch, capsys
+):
+    with monkeypatch.context() as patch:
         patch.setattr(Record, 'write', interrupt)  # The clean test has not ended then.
-        run('stopped')
+        run_shifts('stopped', code=1)
     assert started == TESTS[:1]
     started.clear()
     started.most = 2
-    with pytest.raises(SystemExit, match='goes on'):
-        run('stopped')
+    run_shifts('stopped', code=1)
     assert started == TESTS[:2]
+    assert 'goes on' in capsys.readouterr().err
     started.clear()
     started.most = 99
     started.workers = 2
     # A record that was written by other means may be cut off.
     (record,) = Path('stopped').glob('*/clean/results.json')
     record.write_text('{"metrics": ')
-    models = run('stopped', *SHIFTS, '--workers', 2)
+    models = run_shifts('stopped', *SHIFTS, '--workers', 2)
     assert started == [TESTS[0], *TESTS[2:]]
     assert all_metrics(models) == all_metrics(tested[:1])
 
 
-def test_robustness_repeated_tests_nothing_twice(tested, run, started, capsys):
-    models = run('one', checkpoints=('plain.pth', 'warm.pth'))
+def test_robustness_repeated_tests_nothing_twice(tested, run_shifts, started, capsys):
+    models = run_shifts('one', checkpoints=('plain.pth', 'warm.pth'))
     assert not started
     assert all_metrics(models) == all_metrics(tested)
     output, progress = capsys.readouterr()
@@ -177,21 +182,21 @@ def test_robustness_repeated_tests_nothing_twice(tested, run, started, capsys):
         assert text in output
 
 
-def test_robustness_other_test_or_model_tested_again(tested, project, run, started):
+def test_robustness_other_test_or_model_tested_again(tested, project, run_shifts, started):
     shutil.copytree(project / 'one', project / 'more')
     fog = ['--corruptions', 'fog', '--severities']
-    models = run('more', *fog, '3', '--seed', 0)
+    models = run_shifts('more', *fog, '3', '--seed', 0)
     assert [model.label for model in models] == ['CE', 'CE + temperature']
     assert models[1].tests == tested[1].tests
     assert started == [('fog', 3)]
     assert shift_names(models[0]) == [*TESTS[:4], ('fog', 3), TESTS[4]]
     # Another seed makes other images.
-    models = run('more', *fog, '3', '--seed', 1)
+    models = run_shifts('more', *fog, '3', '--seed', 1)
     assert [test.get('seed') for test in models[0].tests] == [None, 1]
     assert len(started) == 2
     # Other bins give another ECE.
     arguments = [*fog, '1', '--seed', 0, '--cfg-options', 'test_evaluator.1.num_bins=5']
-    models = run('more', *arguments)
+    models = run_shifts('more', *arguments)
     changed = next(model for model in models if model.label == 'CE')
     assert len(started) == 4
     assert changed.record.evaluation['num_bins'] == 5
@@ -200,13 +205,13 @@ def test_robustness_other_test_or_model_tested_again(tested, project, run, start
     checkpoint = torch.load('plain.pth', weights_only=False)
     checkpoint['state_dict']['head.fc.bias'] += 1
     torch.save(checkpoint, 'plainer.pth')
-    run('one', *fog, '1', '--seed', 0, checkpoints=('plain.pth', 'plainer.pth'))
+    run_shifts('one', *fog, '1', '--seed', 0, checkpoints=('plain.pth', 'plainer.pth'))
     assert len(started) == 6
 
 
 def test_robustness_two_processes_equals_one(tested, project, free_port):
     shifts = ['--corruptions', 'gaussian_noise', '--severities', '5']
-    call_forked(
+    run_forked(
         'test_robustness.py', 'tiny.py', 'plain.pth', 'warm.pth', *shifts, '--work-dir', 'two',
         cwd=project, ranks=2, port=free_port,
     )  # fmt: skip
@@ -219,29 +224,28 @@ def test_robustness_two_processes_equals_one(tested, project, free_port):
             assert actual_test['metrics'] == pytest.approx(expected_test['metrics'], rel=1e-6)
 
 
-def test_robustness_stored_set_with_limit_replaces_images(project, run, capsys):
+def test_robustness_stored_set_with_limit_replaces_images(project, run_shifts, capsys):
     shutil.copy(write_arrays(project / 'c') / 'fog.npy', project / 'c/snow.npy')
     shifts = ['--corruptions', 'fog', 'snow', '--severities', '1', '5']
-    (model,) = run('stored', '--stored', 'c', *shifts, '--limit', '8')
+    (model,) = run_shifts('stored', '--stored', 'c', *shifts, '--limit', '8')
     assert len(model.tests) == 5
     assert model.record.limit == 8
     assert [test.get('stored') for test in model.tests] == [None, 'c', 'c', 'c', 'c']
     assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
 
-def test_robustness_other_data_tested_or_refused_by_classes(project, run, started, capsys):
+def test_robustness_other_data_tested_or_refused_by_classes(project, run_shifts, started, capsys):
     started.workers = 1
     for name, classes in (('night', 4), ('three', 3)):
         shifted.write_folders(project / name, classes=classes, per_class=2)
         text = (project / 'tiny.py').read_text().replace("'data'", f"'{name}'")
         (project / f'{name}.py').write_text(text)
     arguments = ['night_run', '--corruptions', 'None', '--workers', 1, '--data']
-    (model,) = run(*arguments, 'night=night.py')
+    (model,) = run_shifts(*arguments, 'night=night.py')
     kinds = [(test['kind'], test['name']) for test in model.tests]
     assert kinds == [('clean', 'clean'), ('data', 'night')]
     assert 'night' in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        run(*arguments, 'night=three.py')
+    run_shifts(*arguments, 'night=three.py', code=2)
     error = ' '.join(capsys.readouterr().err.split())
     assert '--data night has other classes: it has 3 classes, not 4' in error
 
@@ -263,20 +267,19 @@ def test_robustness_other_data_tested_or_refused_by_classes(project, run, starte
         (['--stored', 'nowhere'], '--stored nowhere, gaussian_noise 1: there is neither'),
     ],
 )
-def test_robustness_invalid_arguments_refused(arguments, message, run, capsys):
+def test_robustness_invalid_arguments_refused(arguments, message, run_shifts, capsys):
     for number, options in enumerate(('to_rgb=False', 'mean=[0.0] * 3', 'std=None'), 1):
         Path(f'{number}.py').write_text(
             f"_base_ = 'tiny.py'\nmodel = dict(data_preprocessor=dict({options}))"
         )
-    with pytest.raises(SystemExit):
-        run('wrong', *arguments)
+    run_shifts('wrong', *arguments, code=2)
     assert message in ' '.join(capsys.readouterr().err.split())
 
 
-def test_robustness_drawing_hook_draws_nothing(project, run):
+def test_robustness_drawing_hook_draws_nothing(project, run_shifts):
     hook = "custom_hooks = [dict(type='ReliabilityDiagramHook')]"
     (project / 'drawing.py').write_text(f"_base_ = 'tiny.py'\n{hook}\n")
-    run('drawing', '--corruptions', 'contrast', '--severities', '1', config='drawing.py')
+    run_shifts('drawing', '--corruptions', 'contrast', '--severities', '1', config='drawing.py')
     assert len(list(Path('drawing').rglob('results.json'))) == 2
     assert not list(Path('drawing').rglob('*.png'))
 
@@ -290,8 +293,10 @@ def test_robustness_drawing_hook_draws_nothing(project, run):
         (['blur'], 'leave out defocus_blur, glass_blur, '),
     ],
 )
-def test_robustness_small_images_leave_out_or_refuse_corruptions(corruptions, message, run, capsys):
-    with pytest.raises(SystemExit):
-        run('small', '--corruptions', *corruptions, '--severities', '1', config=DIGITS)
+def test_robustness_small_images_leave_out_or_refuse_corruptions(
+    corruptions, message, run_shifts, capsys
+):
+    arguments = ['--corruptions', *corruptions, '--severities', '1']
+    run_shifts('small', *arguments, config=DIGITS, code=2)
     output = capsys.readouterr()
     assert message in ' '.join(f'{output.out}{output.err}'.split())

@@ -7,9 +7,9 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT, run_in_process
 from drawings import draw_runs, words
-from forked import call_forked
+from forked import run_forked
 from tested import run_config, test_weights
 
 from mmcalib.commands.train import train_and_test
@@ -101,7 +101,7 @@ def test_drawing_hooks_off_same_metrics(scenes, tmp_path):
 def test_drawing_hooks_two_ranks_equal_one(scenes, tmp_path, free_port):
     folder, _, runner = scenes
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / 'random.pth')
-    call_forked(
+    run_forked(
         'test.py', ROOT / 'configs/mbls/digit_scenes.py', 'random.pth', '--work-dir', 'two',
         '--cfg-options', *(f'{key}={value}' for key, value in (FEW | SCENES).items()),
         cwd=tmp_path, ranks=2, port=free_port,
@@ -179,14 +179,14 @@ def test_kept_statistics_equal_options_share_a_file(tmp_path):
     assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
 
 
-def test_kept_statistics_first_metric_has_the_file_of_the_tools(tmp_path, monkeypatch):
+def test_kept_statistics_first_metric_has_the_file_of_the_tools(tmp_path):
     cfg = config('digit_scenes', tmp_path)
     cfg.test_dataloader.dataset.indices = 2
     cfg.test_evaluator = [dict(type='ECE', protocol='paper'), dict(type='AECE')]
     test_weights(build_runner(cfg))
     assert {path.stem for path in tmp_path.glob('calib*')} == {'calibration', 'calibration_pooled'}
     assert 'protocol paper' in words(draw_runs('reliability', [tmp_path]))
-    call_here('report.py', tmp_path, '--html', tmp_path / 'page.html', monkeypatch=monkeypatch)
+    run_in_process('report.py', tmp_path, '--html', tmp_path / 'page.html')
     assert 'Reliability, MbLS' in (tmp_path / 'page.html').read_text()
 
 
