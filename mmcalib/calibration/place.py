@@ -256,8 +256,8 @@ def find_predicting_layers(
             reason += f' in {dtype}'
     elif computed_names:
         reason = (
-            f': the weight of {layer_text(computed_names)} is shared, or computed from others, as '
-            'weight_norm and prune do'
+            f': the weight of {layer_text(computed_names)} is shared, quantized, or computed from '
+            'others, as weight_norm and prune do'
         )
     raise NotFoldableError(
         f'{type(model).__name__} has no {kind} that a scaling can be folded into{reason}'
@@ -282,8 +282,8 @@ def candidate_layers(
 ) -> tuple[list[str], list[str]]:
     """Return the names of layers with an output per class, the last one to run first.
 
-    Layers whose weight is no parameter of their own, which cannot be changed, come in a list of
-    their own.
+    Layers whose weight cannot be changed, since it is no parameter of their own or of a quantized
+    type, come in a list of their own.
     """
     parameters = dict(model.named_parameters())
     candidates: list[tuple[int, str]] = []
@@ -293,7 +293,9 @@ def candidate_layers(
             continue
         if num_outputs(layer) != num_logits or not can_scale(layer, per_class, sigmoids):
             continue
-        if parameter_keys(name, layer) <= parameters.keys():
+        weights = [parameters.get(key) for key in parameter_keys(name, layer)]
+        # The tensors of a library that quantizes weights are of a subclass, without division.
+        if all(weight is not None and type(weight.data) is Tensor for weight in weights):
             candidates.append((last_call[layer], name))
         else:
             computed_names.append(name)

@@ -169,7 +169,32 @@ def test_calibrate_computed_weight_attaches(method, change_weights):
     calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
     assert_predicts_scaled_probabilities(calibrated, network, inputs)
     assert calibrated.folded_into == []
-    assert 'the weight of fc is shared, or computed' in calibrated.attached
+    assert 'the weight of fc is shared, quantized, or computed' in calibrated.attached
+
+
+class QuantizedTensor(torch.Tensor):
+    """A weight of a library that quantizes: layers take it, and arithmetic fails."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if 'div' in getattr(function, '__name__', ''):
+            raise NotImplementedError('a quantized weight has no division')
+        result = super().__torch_function__(function, types, args, kwargs)
+        return result.as_subclass(torch.Tensor) if function is nn.functional.linear else result
+
+    def __deepcopy__(self, memo):
+        return nn.Parameter(self.detach().clone(), requires_grad=False)
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_calibrate_quantized_weight_attaches(method):
+    network, inputs, labels = make_data()
+    quantized = network.fc.weight.detach().as_subclass(QuantizedTensor)
+    network.fc.weight = nn.Parameter(quantized, requires_grad=False)
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
+    assert_predicts_scaled_probabilities(calibrated, network, inputs)
+    assert calibrated.folded_into == []
+    assert 'the weight of fc is shared, quantized, or computed' in calibrated.attached
 
 
 @pytest.mark.parametrize('method', ['temperature', 'vector'])
