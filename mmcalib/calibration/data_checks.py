@@ -89,12 +89,14 @@ def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
         labels: ``(M,)`` true classes.
     """
     num_classes = int(max(predicted.max(), labels.max())) + 1
-    cells = labels * num_classes + predicted
-    counts = torch.bincount(cells, minlength=num_classes**2).view(num_classes, num_classes)
-    most, most_predicted = counts.max(dim=1)
-    is_clear = (2 * most > counts.sum(dim=1)) & (most >= CLEAR_COUNT)
-    clear_labels = is_clear.nonzero()[:, 0].tolist()
-    predicted_as = {label: int(most_predicted[label]) for label in clear_labels}
+    label_counts = torch.bincount(labels)
+    # Most of the K² pairs of classes do not occur.
+    pairs, counts = (labels * num_classes + predicted).unique(return_counts=True)
+    pair_labels = pairs // num_classes
+    is_clear = (2 * counts > label_counts[pair_labels]) & (counts >= CLEAR_COUNT)
+    clear_labels = pair_labels[is_clear].tolist()
+    clear_predicted = (pairs[is_clear] % num_classes).tolist()
+    predicted_as = dict(zip(clear_labels, clear_predicted, strict=True))
     exchanged = {}
     for start in predicted_as:
         label = predicted_as[start]

@@ -10,10 +10,16 @@ from torch import Tensor
 from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.folds import FOLDS
 from mmcalib.calibration.source import Source
+from mmcalib.posthoc.fit_rows import split_rows
 from mmcalib.posthoc.logits import with_other_class
+from mmcalib.tensors import at_least_single
 
 # Standard errors from 0, beyond which one of 160 data sets of independent images is by chance.
 ALIKE = 2.5
+# A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
+RIDGE = 0.1
+# So many values of a few columns of the logits are worked on at a time.
+COLUMN_VALUES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,27 @@ def neighbours_alike(draw: Draw, index: Tensor) -> bool:
         index: The image, or the group of images, of each prediction, ``(M,)`` int64 in the order
             of the data.
     """
+    products = neighbour_products(draw, index)
+    return bool(products.sum() > ALIKE * products.square().sum().sqrt())
+
+
+def neighbour_products(draw: Draw, index: Tensor) -> Tensor:
+    """Return the product of the residual errors of each image and the next, ``(n - 1,)`` float64.
+
+    Args:
+        draw: The predictions.
+        index: The image of each prediction, ``(M,)`` int64 in the order of the data.
+    """
     index = index.unique(return_inverse=True)[1]
+    num_images = int(index.max()) + 1
+    if num_images == len(index) and not draw.rows.several_labels:
+        return products_of_classified_images(draw, index.argsort())
+    residual = residual_errors(*error_and_frequencies(draw, index))
+    return (residual[1:] * residual[:-1]).sum(dim=1).double()
+
+
+def error_and_frequencies(draw: Draw, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the error of each image and the frequencies of its classes, ``(n, K)`` each."""
     num_predictions = torch.bincount(index)[:, None]
     if draw.rows.several_labels:
         is_true = (draw.labels == 1).to(draw.logits.dtype)
@@ -105,17 +131,63 @@ def neighbours_alike(draw: Draw, index: Tensor) -> bool:
         class_counts = torch.bincount(cells, minlength=len(num_predictions) * num_classes)
         class_counts = class_counts.view(-1, num_classes).to(row_error.dtype)
     error_sums = row_error.new_zeros(class_counts.shape).index_add_(0, index, row_error)
-    image_error = error_sums / num_predictions
-    image_error = image_error - image_error.mean(dim=0)
-    frequencies = class_counts / num_predictions
+    return error_sums / num_predictions, class_counts / num_predictions
+
+
+def residual_errors(error: Tensor, frequencies: Tensor) -> Tensor:
+    """Return the errors ``(n, K)`` without what frequencies explain by ridge regression."""
+    error = error - error.mean(dim=0)
     frequencies = frequencies - frequencies.mean(dim=0)
-    # A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
-    ridge = 0.1 * torch.eye(frequencies.shape[1], dtype=image_error.dtype, device='cpu')
+    num_images, num_classes = frequencies.shape
+    if num_images < num_classes:  # The same residual, of a smaller system.
+        ridge = RIDGE * torch.eye(num_images, dtype=error.dtype, device='cpu')
+        return torch.linalg.solve(frequencies @ frequencies.T + ridge, RIDGE * error)
+    ridge = RIDGE * torch.eye(num_classes, dtype=error.dtype, device='cpu')
     gram = frequencies.T @ frequencies + ridge
-    effects = torch.linalg.solve(gram, frequencies.T @ image_error)
-    residual = image_error - frequencies @ effects
-    products = (residual[1:] * residual[:-1]).sum(dim=1).double()
-    return bool(products.sum() > ALIKE * products.square().sum().sqrt())
+    return error - frequencies @ torch.linalg.solve(gram, frequencies.T @ error)
+
+
+def products_of_classified_images(draw: Draw, order: Tensor) -> Tensor:
+    r"""Return the products of the residual errors of neighbours, each of one prediction.
+
+    With the label :math:`y_i` of each image, the number :math:`n_k` of labels of a class, the sum
+    :math:`C_k` of their errors, and the weight :math:`\lambda` of the ridge, the regression has
+    the residuals
+
+    .. math:: x_i - \frac{C_{y_i} - \bar C}{n_{y_i} + \lambda}, \qquad
+        \bar C = \sum_k w_k C_k \Big/ \sum_k w_k, \qquad w_k = \frac{n_k}{n_k + \lambda}
+
+    which are computed for a few columns of the logits at a time: of 30,000 classes, the matrix of
+    a regression would take gigabytes and minutes.
+
+    Args:
+        draw: The predictions, one of each image.
+        order: The order of the images, ``(M,)`` int64.
+
+    Returns:
+        ``(M - 1,)`` float64.
+    """
+    logits = at_least_single(with_other_class(draw.logits))
+    log_totals = torch.cat([part.logsumexp(dim=1) for (part,) in split_rows(logits)])
+    labels = draw.labels
+    present, label_index, counts = labels.unique(return_inverse=True, return_counts=True)
+    counts = counts.to(logits.dtype)
+    denominators = (counts + RIDGE)[:, None]
+    weights = counts[:, None] / denominators
+    weights = weights / weights.sum()
+    products = torch.zeros(len(labels) - 1, dtype=torch.float64, device='cpu')
+    step = max(COLUMN_VALUES // len(labels), 1)
+    for first in range(0, logits.shape[1], step):
+        error = (logits[:, first : first + step] - log_totals[:, None]).exp_()
+        is_here = (labels >= first) & (labels < first + error.shape[1])
+        error[is_here.nonzero()[:, 0], labels[is_here] - first] -= 1
+        error -= error.mean(dim=0)
+        class_sums = error.new_zeros(len(present), error.shape[1])
+        class_sums.index_add_(0, label_index, error)
+        explained = (class_sums - (weights * class_sums).sum(dim=0)) / denominators
+        residual = (error - explained[label_index])[order]
+        products += (residual[1:] * residual[:-1]).sum(dim=1).double()
+    return products
 
 
 def _by_image(images: Tensor, values: Tensor, num_images: int) -> Tensor:

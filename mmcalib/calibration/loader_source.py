@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mmcalib.calibration.place import Placement
 from mmcalib.errors import UserError
-from mmcalib.posthoc.fit_rows import group_sums
+from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.predictions.groups import check_order
 from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_logits
 from mmcalib.predictions.kept_batches import KeptBatches
@@ -103,5 +103,6 @@ class LoaderSource:
         logits = rows.logits[:, 0] if rows.several_labels else rows.logits
         factors = torch.arange(1, logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
         labels = rows.labels.double().reshape(len(rows), -1).mean(dim=1)
-        content = group_sums(logits.double() @ factors + labels, image_index)
+        projection = torch.cat([part.double() @ factors for (part,) in split_rows(logits)])
+        content = group_sums(projection + labels, image_index)
         return content.argsort().argsort()[image_index]

@@ -254,14 +254,18 @@ class LogitScaler(BaseEstimator):
                 f'{tuple(values.shape)}'
             )
         warn_if_probabilities(values)
-        scaled = values.double()
-        if scaled.numel():
-            learned = {name: value.to(values.device) for name, value in learned.items()}
-            scaled = self.apply(scaled, **learned)
-        # Rounded at the end: of large logits, single precision would lose the differences.
-        converted = convert(scaled)
-        if values.is_floating_point():
-            converted = converted.to(at_least_single(values).dtype)
+        dtype = at_least_single(values).dtype if values.is_floating_point() else torch.float64
+        learned = {name: value.to(values.device) for name, value in learned.items()}
+        # Rows are scaled in parts that fit a cache; maps are single images or small batches.
+        parts = [part for (part,) in split_rows(values)] if values.ndim == 2 else [values]
+        converted_parts = []
+        for part in parts:
+            scaled = part.double()
+            if scaled.numel():
+                scaled = self.apply(scaled, **learned)
+            # Rounded at the end: of large logits, single precision would lose the differences.
+            converted_parts.append(convert(scaled).to(dtype))
+        converted = torch.cat(converted_parts)
         return converted if torch.is_tensor(logits) else converted.numpy()
 
     def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:

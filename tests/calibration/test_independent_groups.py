@@ -5,8 +5,10 @@ import pytest
 import torch
 from drawn import draw_of_arrays
 from overconfident import draw_labels
+from scipy.special import softmax
 
-from mmcalib.calibration.groups import independent_groups, neighbours_alike
+from mmcalib.calibration import groups as groups_module
+from mmcalib.calibration.groups import independent_groups, neighbour_products, neighbours_alike
 
 SEEDS = range(10)
 
@@ -81,3 +83,57 @@ def test_neighbours_alike_maps_in_order_of_content_are_not(seed):
     order = content.argmax(axis=1).argsort(kind='stable')
     draw = make_draw(content[order], rng.normal(size=(200, 4)), seed=seed)
     assert not neighbours_alike(draw, draw.rows.images)
+
+
+def expected_products(draw):
+    """Return the products of neighbours' residual errors, with one prediction of each image."""
+    logits = draw.logits.double().numpy()
+    if logits.shape[1] == 1:
+        logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+    is_class = np.eye(logits.shape[1])[draw.labels.numpy()]
+    order = np.argsort(draw.rows.images.numpy())
+    error = (softmax(logits, axis=1) - is_class)[order]
+    error -= error.mean(axis=0)
+    frequencies = is_class[order] - is_class.mean(axis=0)
+    gram = frequencies.T @ frequencies + 0.1 * np.eye(frequencies.shape[1])
+    residual = error - frequencies @ np.linalg.solve(gram, frequencies.T @ error)
+    return (residual[1:] * residual[:-1]).sum(axis=1)
+
+
+@pytest.mark.parametrize('column_values', [200, 1 << 21])
+@pytest.mark.parametrize('num_logits', [1, 2, 4, 90])
+def test_neighbour_products_classified_images_equal_ridge_regression(
+    num_logits, column_values, monkeypatch
+):
+    monkeypatch.setattr(groups_module, 'COLUMN_VALUES', column_values)
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(70, num_logits))
+    labels = rng.integers(max(num_logits, 2), size=70)
+    draw = draw_of_arrays(logits, labels, rng.permutation(70))
+    actual = neighbour_products(draw, draw.rows.images)
+    np.testing.assert_allclose(actual, expected_products(draw), atol=1e-12)
+
+
+def test_neighbour_products_one_more_pixel_of_image_is_continuous():
+    """An image that has the same prediction twice takes the way of maps, with the same result."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(70, 5))
+    labels = rng.integers(5, size=70)
+    images = np.arange(70)
+    classified = draw_of_arrays(logits, labels, images)
+    twice = draw_of_arrays(logits[[0, *images]], labels[[0, *images]], images[[0, *images]])
+    actual = neighbour_products(twice, twice.rows.images)
+    np.testing.assert_allclose(actual, neighbour_products(classified, classified.rows.images))
+
+
+def test_neighbour_products_more_classes_than_images_equal_fewer():
+    """Classes that no image has, with hardly any probability, change nothing."""
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(40, 5))
+    labels = rng.integers(5, size=40)
+    images = np.arange(40) // 4
+    few = draw_of_arrays(logits, labels, images)
+    rare = np.full((40, 30), -60.0)
+    many = draw_of_arrays(np.concatenate([logits, rare], axis=1), labels, images)
+    actual = neighbour_products(many, many.rows.images)
+    np.testing.assert_allclose(actual, neighbour_products(few, few.rows.images), atol=1e-12)
