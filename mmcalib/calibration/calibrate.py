@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.data_checks import check_determined, logit_information
+from mmcalib.calibration.data_checks import check_determined, logit_information, majority_share
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.effect import measure_effect
 from mmcalib.calibration.fit import fit_scaling
@@ -208,6 +208,7 @@ def calibrate_source(
         fit_errors=fit.errors,
         candidates=fit.candidates,
         information=information,
+        majority=majority_share(draw),
         unlabelled=draw.unlabelled or [],
     )
 

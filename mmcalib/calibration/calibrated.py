@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,16 +17,24 @@ from mmcalib.calibration.choose import (
     NONE,
     errors_from_one,
 )
-from mmcalib.calibration.data_checks import data_warnings
+from mmcalib.calibration.data_checks import SAME_ORDER, data_warnings
 from mmcalib.calibration.effect import Effect, worse_metrics
 from mmcalib.calibration.folds import FOLDS
 from mmcalib.calibration.place import Placement, layer_text
 from mmcalib.files import without_nan
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
-from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel, shared_sentence
+from mmcalib.posthoc.per_label import (
+    MOST_LABELS,
+    Scaler,
+    ScalerPerLabel,
+    label_names,
+    shared_sentence,
+)
+from mmcalib.posthoc.scaler import values_text
 from mmcalib.tables import TextTable
 
+KEEP = 'Keep your model, or calibrate on more images to be sure.'
 MANY_GROUPS = (
     'The first within a standard error of the lowest NLL is chosen, for images like these. On '
     'images of another place or camera, class frequencies differ: measure there, or take a '
@@ -57,6 +65,8 @@ class Calibrated:
             :func:`~mmcalib.calibration.choose.choose_method`.
         information: The number of standard errors by which the NLL falls as 1/T leaves 0; below 2
             the logits carry no information about the labels. None of several labels.
+        majority: The share of the most frequent class among the labels, in percent, which a model
+            of use predicts better than; None of several labels.
         unlabelled: The classes without a label, by number or name.
         split: The name of the split of the fit; None for a loader.
         model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
@@ -76,6 +86,7 @@ class Calibrated:
     fit_errors: dict[str, float] = field(default_factory=dict)
     candidates: list[dict] = field(default_factory=list)
     information: float | None = None
+    majority: float | None = None
     unlabelled: list = field(default_factory=list)
     split: str | None = None
     model: nn.Module | None = None
@@ -145,6 +156,7 @@ class Calibrated:
             'num_bins': self.num_bins,
             'candidates': self.candidates or None,
             'information': self.information,
+            'majority': self.majority,
             'unlabelled': self.unlabelled,
             'fitted': None,
             'tested': None,
@@ -167,6 +179,8 @@ class Calibrated:
         if self.candidates:
             parts.append(self._candidates_table())
         parts.append(self._metrics_table())
+        if isinstance(self.scaler, ScalerPerLabel):
+            parts.append(self._labels_table(self.scaler))
         parts += self.sentences()
         return '\n'.join(parts)
 
@@ -197,6 +211,19 @@ class Calibrated:
                 text += f' ± {number_text(errors[name], PREFIX + name)}'
             cells.append(text)
         return cells
+
+    @staticmethod
+    def _labels_table(scaler: ScalerPerLabel) -> str:
+        """Return the learned parameters of each label."""
+        shown = scaler.shown_parameters()
+        rows = []
+        for label, parameters in enumerate(shown[:MOST_LABELS]):
+            name = f'{label} (shared)' if label in scaler.shared_labels else str(label)
+            rows.append([name, *map(values_text, parameters.values())])
+        table = '\n' + TextTable(['label', *shown[0]], rows).write('text')
+        if len(shown) > MOST_LABELS:
+            table += f'\nand {len(shown) - MOST_LABELS} more labels, in scaler.scalers'
+        return table + '\n'
 
     def _candidates_table(self) -> str:
         """Return the methods that were compared, with the chosen one marked."""
@@ -259,9 +286,12 @@ class Calibrated:
             yield f'No scaling {reason}, of {self.population:,} predictions of {self._units()}.'
 
     def _sentences_about_fit(self) -> Iterator[str]:
-        scaling = f'Scaling by {self.method}'
         if isinstance(self.scaler, TemperatureScaler):
             scaling = f'Temperature {self.scaler.temperature_:.4g}'
+        elif isinstance(self.scaler, ScalerPerLabel):
+            scaling = f'Scaling of each label by {self.method}'
+        else:
+            scaling = f'Scaling by {self.method} ({self.scaler.parameter_text()})'
         if self.standard_error is not None:
             scaling += f' ± {self.standard_error:.2g} (standard error over {self._units()}'
             sampling_error = self.fit_errors['sampling_error']
@@ -310,23 +340,64 @@ class Calibrated:
                 f'{self._units()} are few, and tell of others less than the standard error says: '
                 'calibrate on more.'
             )
-        yield from data_warnings(self.information, self.unlabelled, self.before['accuracy'])
+        yield from data_warnings(
+            self.information, self.unlabelled, self.before['accuracy'], self.majority
+        )
 
     def _signs_of_no_gain(self) -> Iterator[str]:
+        """Yield what speaks against the scaling, and what to do."""
+        signs: list[str] = []
         if isinstance(self.scaler, TemperatureScaler):
-            temperature = self.scaler.temperature_
-            if temperature == 1:
-                yield 'No gain: a temperature of 1 changes nothing.'
-            elif self.standard_error:
-                distance = errors_from_one(temperature, self.standard_error)
-                if distance <= INDISTINCT:
-                    yield (
-                        'No gain expected: a temperature of 1, which changes nothing, is only '
-                        f'{distance:.1f} standard errors away. The original may be as good.'
-                    )
+            signs += self._signs_of_temperature(self.scaler)
+        elif isinstance(self.scaler, ScalerPerLabel):
+            signs += self._signs_of_labels(self.scaler)
+        yield from signs
         for name, effect in self.effects.items():
             worse = worse_metrics(effect.before, effect.after)
             if worse:
                 split = 'test' if name == 'tested' else self.split
                 on_split = '' if split is None else f' on {split}'
-                yield f'Worse than before{on_split}: {worse}.'
+                changes = ', '.join(f'{metric} {change}' for metric, change in worse.items())
+                advice = '' if signs else self._advice(worse)
+                yield f'Worse than before{on_split}: {changes}. {advice}'.rstrip()
+
+    def _signs_of_temperature(self, scaler: TemperatureScaler) -> Iterator[str]:
+        if scaler.at_bound_:
+            yield f'The temperature is at the bound of its search, so it means little: {SAME_ORDER}'
+        elif scaler.temperature_ == 1:
+            yield f'No gain: a temperature of 1 changes nothing. {KEEP}'
+        elif self.standard_error:
+            distance = errors_from_one(scaler.temperature_, self.standard_error)
+            if distance <= INDISTINCT:
+                yield (
+                    'No gain expected: a temperature of 1, which changes nothing, is only '
+                    f'{distance:.1f} standard errors away. {KEEP}'
+                )
+
+    def _signs_of_labels(self, scaler: ScalerPerLabel) -> Iterator[str]:
+        at_bound = []
+        for label, label_scaler in enumerate(scaler.scalers):
+            if isinstance(label_scaler, TemperatureScaler) and label_scaler.at_bound_:
+                at_bound.append(label)
+        if at_bound:
+            yield (
+                f'The temperature of {label_names(at_bound)} is at the bound of its search, so it '
+                'means little: are the labels in the same order as those of the model?'
+            )
+
+    def _advice(self, worse: Collection[str]) -> str:
+        """Return what metrics mean that are worse than before, and what to do."""
+        is_of_grid = isinstance(self.scaler, TemperatureScaler) and self.scaler.criterion != 'nll'
+        if is_of_grid:
+            return "The fit is to the ECE of its grid alone: criterion='nll' is to the NLL."
+        if 'NLL' in worse:
+            return f'The fit lowers the NLL, and does not here: {self._remedy()}.'
+        if 'accuracy' in worse:
+            return 'This method changes predicted classes: take a temperature to keep them.'
+        return 'The NLL, which the fit lowers, is not worse: judge by it, as bins are noisier.'
+
+    def _remedy(self) -> str:
+        """Return what to do if a scaling does not hold on other images."""
+        if self.method == TemperatureScaler.method:
+            return 'keep your model, or calibrate on more images that are like these'
+        return 'take a temperature, or calibrate on more images that are like these'

@@ -109,8 +109,22 @@ def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
     return exchanged
 
 
+def majority_share(draw: Draw) -> float | None:
+    """Return the share of the most frequent class among the labels, in percent.
+
+    It is None of several labels.
+    """
+    if draw.rows.several_labels:
+        return None
+    counts = torch.bincount(draw.labels[draw.labels >= 0])
+    return 100 * counts.max().item() / counts.sum().item()
+
+
 def data_warnings(
-    information: float | None, unlabelled: Sequence[object], accuracy: float
+    information: float | None,
+    unlabelled: Sequence[object],
+    accuracy: float,
+    majority: float | None,
 ) -> Iterator[str]:
     """Yield sentences about what speaks against the data of a calibration.
 
@@ -118,11 +132,17 @@ def data_warnings(
         information: The information of the logits; None of several labels.
         unlabelled: Names or numbers of the classes without a label.
         accuracy: The accuracy of the predictions, in percent.
+        majority: The share of the most frequent class, in percent; None of several labels.
     """
     if information is not None and information < INFORMATIVE:
         yield (
             f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
             f'temperature means nothing: {SAME_ORDER}'
+        )
+    elif majority is not None and accuracy <= majority:
+        yield (
+            f'Warning: the accuracy, {accuracy:.2f} %, is not above {majority:.2f} %, that of '
+            f'always predicting the most frequent class: {SAME_ORDER}'
         )
     if unlabelled:
         yield unlabelled_sentence(unlabelled)

@@ -116,9 +116,9 @@ def scale_predictions(
     return replace(part, logits=logits, probs=None, predicted=predicted)
 
 
-def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """Return ``NLL from 0.3000 to 0.3100`` for each metric that is worse as printed, or nothing."""
-    worse = []
+def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:
+    """Return ``from 0.3000 to 0.3100`` by the name of each metric that is worse as printed."""
+    worse = {}
     for name in before:
         key = f'{PREFIX}{name}'
         text_before = number_text(before[name], key)
@@ -128,8 +128,8 @@ def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> st
         else:
             is_worse = after[name] < before[name]
         if is_worse and text_before != text_after:
-            worse.append(f'{name} from {text_before} to {text_after}')
-    return ', '.join(worse)
+            worse[name] = f'from {text_before} to {text_after}'
+    return worse
 
 
 def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:

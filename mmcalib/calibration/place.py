@@ -345,8 +345,11 @@ def num_outputs(layer: nn.Module) -> int:
 
 
 def layer_text(names: Sequence[str]) -> str:
-    """Return the names of layers as a text; that of a model which is itself a layer is empty."""
-    return ' and '.join(name or 'the model' for name in names)
+    """Return ``layer 'fc'``, or ``layers '0' and '2'``; a model that is itself a layer is named."""
+    if not all(names):
+        return 'the model'
+    text = ' and '.join(repr(name) for name in names)
+    return f'layer {text}' if len(names) == 1 else f'layers {text}'
 
 
 def can_scale(layer: nn.Module, per_class: bool, sigmoids: bool) -> bool:

@@ -137,6 +137,12 @@ def find_metric(name: str) -> Metric:
         return METRICS[name]
     base_name, _, level_text = str(name).partition('_')
     if base_name not in WITH_LEVEL:
+        of_label = str(name).removesuffix('_macro')
+        if of_label != name and of_label in NAMES:
+            raise UserError(
+                f'{name} comes with {of_label} of several labels: give metrics=[{of_label!r}], and '
+                f"take ['{name}'] of the result"
+            )
         choices = (*NAMES, *(f'{base_name}_LEVEL' for base_name in WITH_LEVEL))
         hint = suggestion(str(name), choices)
         raise UserError(f'metrics must be some of {choices}, got {name!r}{hint}')

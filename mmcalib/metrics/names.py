@@ -76,12 +76,14 @@ def number_text(value: float, key: str) -> str:
 
 
 def base_name(key: str) -> str:
-    """Return the name of a metric without prefix, level and column.
+    """Return the name of a metric without prefix, level, column, and the ending of an interval.
 
     It is ``risk@coverage`` for ``calibration/risk@coverage_0.8``, and ``ECE`` for
     ``calibration/ECE worst``, a metric over shifts.
     """
     name = key.split('/')[-1].split(' ')[0]
+    for ending in (*INTERVAL, MACRO):
+        name = name.removesuffix(ending)
     return name if name in METRICS else name.split('_')[0]
 
 

@@ -268,6 +268,14 @@ class MatrixScaler(AffineScaler):
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)
 
+    def shown_parameters(self) -> dict[str, Tensor]:
+        """Return the diagonal, the other entries and the shifts."""
+        is_diagonal = torch.eye(len(self.matrix_), dtype=torch.bool, device='cpu')
+        shown = {'diagonal': self.matrix_[is_diagonal]}
+        if len(self.matrix_) > 1:
+            shown['other entries'] = self.matrix_[~is_diagonal]
+        return {**shown, 'shift': self.shift_}
+
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
         num_classes = len(shift)
         off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()

@@ -138,6 +138,17 @@ class ClassConditionalScaler(LogitScaler):
         self.off_diagonal = off_diagonal
         self.intercept = intercept
 
+    def shown_parameters(self) -> dict[str, Tensor]:
+        """Return the diagonals, the other entries and the shifts, of other classes than the own."""
+        num_classes = len(self.shift_)
+        is_other = ~torch.eye(num_classes, dtype=torch.bool, device='cpu')
+        diagonals = self.matrix_.diagonal(dim1=1, dim2=2)
+        shown = {'diagonal': diagonals[is_other]}
+        if num_classes > 2:
+            is_mixed = is_other & is_other[:, :, None] & is_other[:, None, :]
+            shown['other entries'] = self.matrix_[is_mixed]
+        return {**shown, 'shift': self.shift_[is_other]}
+
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         gaps = gaps_to_top(logits)
         predicted = top_class(logits).unsqueeze(1)

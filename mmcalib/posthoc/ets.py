@@ -45,6 +45,10 @@ class EnsembleTemperatureScaler(LogitScaler):
         weights = torch.stack([scaled_weight, unscaled_share, MOST_UNIFORM * uniform_share])
         return {'temperature': temperature, 'weights': weights}
 
+    def shown_parameters(self) -> dict[str, Tensor]:
+        """Return the temperature and the weights, of which the least are 0 but for rounding."""
+        return {**self.tensors, 'weights': self.weights_.round(decimals=4)}
+
     def apply(self, logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
         other_axes = [1] * logits.ndim
         log_weights = weights.log().reshape(3, *other_axes)

@@ -101,6 +101,11 @@ class IsotonicScaler(LogitScaler):
     def _confidence_from_odds(self, odds: Tensor) -> Tensor:
         return 1 - interpolate(odds[:, 0], self.tensors['knots'], self.tensors['errors'])
 
+    def shown_parameters(self) -> dict[str, Tensor]:
+        """Return the temperature, and the accuracies of the corners of the curve."""
+        name = f'accuracy at {len(self.errors_)} confidences'
+        return {'temperature': self.tensors['temperature'], name: 1 - self.errors_}
+
     def apply(self, logits: Tensor, temperature: Tensor, knots: Tensor, errors: Tensor) -> Tensor:
         split = split_probabilities(logits, temperature)
         # The second class has the share s of the others: it is as likely if the error is 1/(1 + s).

@@ -14,8 +14,9 @@ from mmcalib.posthoc.scaler import LogitScaler, write_scaler
 
 # A label that a single image has is constant for the fit of the fold that leaves this image out.
 LEAST_IMAGES = 2
-# A sentence lists at most this many labels.
+# A sentence lists at most this many labels, and a table or a repr this many.
 MOST_NAMES = 5
+MOST_LABELS = 20
 
 
 class ScalerPerLabel:
@@ -117,6 +118,21 @@ class ScalerPerLabel:
             return torch.cat(folded_weights), None
         return torch.cat(folded_weights), torch.cat(folded_biases)
 
+    def shown_parameters(self) -> list[dict[str, Tensor]]:
+        """Return what text shows of the learned parameters of each label, by name."""
+        return [scaler.shown_parameters() for scaler in self.scalers]
+
+    def __repr__(self) -> str:
+        text = f'{type(self).__name__}({self.scaler!r})'
+        if not self.scalers:
+            return text
+        parts = []
+        for label, scaler in enumerate(self.scalers[:MOST_LABELS]):
+            parts.append(f'label {label}: {scaler.parameter_text()}')
+        if len(self.scalers) > MOST_LABELS:
+            parts.append(f'and {len(self.scalers) - MOST_LABELS} more labels')
+        return f'{text} with {"; ".join(parts)}'
+
     def get_params(self) -> dict[str, Any]:
         """Return the options of the method, which all labels share."""
         return self.scaler.get_params()
@@ -167,17 +183,23 @@ class ScalerPerLabel:
 Scaler = LogitScaler | ScalerPerLabel
 
 
-def shared_sentence(labels: Sequence[int]) -> str:
-    """Return a sentence on the labels that take the scaling of all labels together, and why."""
+def label_names(labels: Sequence[int]) -> str:
+    """Return ``label 3``, or ``labels 3, 5 and 2 more``, with five of them at most."""
     names = ', '.join(map(str, labels[:MOST_NAMES]))
     if len(labels) > MOST_NAMES:
         names += f' and {len(labels) - MOST_NAMES} more'
+    return f'label {names}' if len(labels) == 1 else f'labels {names}'
+
+
+def shared_sentence(labels: Sequence[int]) -> str:
+    """Return a sentence on the labels that take the scaling of all labels together, and why."""
+    subject = label_names(labels).capitalize()
     if len(labels) == 1:
         return (
-            f'Label {names} has fewer than {LEAST_IMAGES} images with, or without, and takes the '
+            f'{subject} has fewer than {LEAST_IMAGES} images with, or without, and takes the '
             'scaling of all labels together.'
         )
     return (
-        f'Labels {names} have fewer than {LEAST_IMAGES} images with, or without, and take the '
+        f'{subject} have fewer than {LEAST_IMAGES} images with, or without, and take the '
         'scaling of all labels together.'
     )

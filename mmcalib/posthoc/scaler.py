@@ -31,6 +31,8 @@ from mmcalib.tensors import at_least_single
 
 # Parameters by which logits are multiplied; they are fitted in units of 1/T, as penalties are.
 FACTORS = ('scale', 'matrix', 'rise', 'fall')
+# A text lists so many values of a parameter.
+MOST_VALUES = 3
 
 
 class LogitScaler(BaseEstimator):
@@ -323,6 +325,20 @@ class LogitScaler(BaseEstimator):
         """Learned parameters by name, as plain numbers and lists."""
         return {name: value.tolist() for name, value in self.tensors.items()}
 
+    def shown_parameters(self) -> dict[str, Tensor]:
+        """Return what text shows of the learned parameters, by name."""
+        return self.tensors
+
+    def parameter_text(self) -> str:
+        """Return the learned parameters as a text, such as ``scale 0.62 to 0.81, shift 0.1``."""
+        parts = [f'{name} {values_text(value)}' for name, value in self.shown_parameters().items()]
+        return ', '.join(parts)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        options = super().__repr__(N_CHAR_MAX)
+        is_fitted = all(hasattr(self, f'{name}_') for name in self.learned)
+        return f'{options} with {self.parameter_text()}' if is_fitted else options
+
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **options: Any) -> LogitScaler:
         """Return a fitted scaler with given :attr:`parameters`.
@@ -359,6 +375,14 @@ class LogitScaler(BaseEstimator):
             'num_logits': self.num_logits_,
         }
         write_scaler(path, content)
+
+
+def values_text(values: Tensor) -> str:
+    """Return a few values as they are, and of more the smallest and the largest."""
+    values = values.flatten()
+    if len(values) <= MOST_VALUES:
+        return ', '.join(f'{value:.4g}' for value in values.tolist())
+    return f'{values.min().item():.4g} to {values.max().item():.4g}'
 
 
 def write_scaler(path: str | Path, content: Mapping[str, Any]) -> None:

@@ -18,7 +18,17 @@ INPUT_KEYS = ('image', 'data')
 
 
 def check_is_loader(loader: Iterable) -> None:
-    """Raise a UserError for inputs and labels in place of batches of them."""
+    """Raise an error for inputs and labels in place of batches of them, and what gives no batches.
+
+    Raises:
+        TypeError: For an object that cannot be iterated over.
+        ValueError: For a pair of inputs and labels, which is one batch.
+    """
+    if not hasattr(loader, '__iter__') and not hasattr(loader, '__getitem__'):
+        raise TypeError(
+            f'a loader must give batches (inputs, labels), as a DataLoader or a list of them does; '
+            f'got {type(loader).__name__}'
+        )
     is_pair = isinstance(loader, (tuple, list)) and len(loader) == 2
     if is_pair and isinstance(loader[1], (Tensor, np.ndarray)):
         raise UserError(

@@ -10,6 +10,7 @@ from mmcalib.calibration.calibrated import Calibrated
 from mmcalib.calibration.effect import Effect
 from mmcalib.calibration.place import Placement
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.per_label import ScalerPerLabel
 
 BEFORE = {'ECE': 3.781, 'AECE': 3.5, 'NLL': 0.3, 'Brier': 0.2, 'accuracy': 90.0}
 AFTER = {'ECE': 2.0, 'AECE': 2.0, 'NLL': 0.25, 'Brier': 0.19, 'accuracy': 90.0}
@@ -57,7 +58,7 @@ def make_calibrated(**changes):
                 '98,765 predictions of 1,200 images on val.',
                 'Before and after are of images that the scaling was fitted on.',
                 '0 of 1,200 predicted classes change.',
-                'Folded into head.fc: its probabilities equal the scaled ones within 1.0e-07.',
+                "Folded into layer 'head.fc': its probabilities equal the scaled ones within ",
             ],
         ),
         (
@@ -72,7 +73,7 @@ def make_calibrated(**changes):
                 '7 groups of 1,200 images are few',
             ],
         ),
-        (dict(split=None), ['Folded into head.fc']),
+        (dict(split=None), ["Folded into layer 'head.fc'"]),
         (
             dict(placement=Placement(reason='ets scaling is not one that layers absorb')),
             ['Attached behind the model, because ets scaling is not one that layers absorb: its'],
@@ -85,6 +86,9 @@ def make_calibrated(**changes):
              'in the same order',
              'No label is of classes cat, dog, cow, pig, fox and 2 more'],
         ),
+        (dict(majority=89.9), []),
+        (dict(majority=90.5), ['90.00 %, is not above 90.50 %', 'in the same order']),
+        (dict(scaler=make_temperature(100.0)), ['bound of its search', 'in the same order']),
         (dict(num_groups=1), ['nothing tells how the scaling holds on others']),
         (dict(num_groups=5, groups_are_runs=True), ['Neighbours among the 1,200 images are alike']),
         (dict(scaler=make_temperature(0.97)), [NO_GAIN.format('0.7')]),
@@ -103,7 +107,8 @@ def make_calibrated(**changes):
                 },
             ),
             ['Worse than before on val: ECE from 3.78 to 4.63.',
-             'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.'],
+             'Worse than before on test: NLL from 0.3000 to 0.3100, accuracy from 90.00 to 89.50.',
+             'judge by it', 'keep your model'],
         ),
         # Not by less than is printed, nor where nothing was measured.
         (dict(effects={'fitted': make_effect(ECE=3.7811, NLL=math.nan)}), []),
@@ -113,7 +118,7 @@ def test_calibrated_text_names_fit_place_and_signs_of_no_gain(changes, expected)
     text = str(make_calibrated(**changes))
     for sentence in expected:
         assert sentence in text
-    for sign in ('No gain', 'Worse'):
+    for sign in ('No gain', 'Worse', 'in the same order', 'bound'):
         assert text.count(sign) == ''.join(expected).count(sign)
     assert ('split' in text.splitlines()[0]) == (changes.get('split', 'val') is not None)
 
@@ -153,3 +158,54 @@ def test_calibrated_without_scaling_has_no_place():
     assert actual.folded_into == []
     assert actual.standard_error is None
     assert 'after' not in str(actual).split('No scaling')[0]
+
+
+def make_scaler(method, **parameters):
+    return SCALERS[method].from_parameters(parameters)
+
+
+@pytest.mark.parametrize(
+    ('scaler', 'expected'),
+    [
+        (make_scaler('vector', scale=[0.5, 0.75, 1.0, 2.0], shift=[0.0, 0.1, -0.2, 0.1]),
+         ['scale 0.5 to 2', 'shift -0.2 to 0.1']),
+        (make_scaler('matrix', matrix=[[0.5, 0.1], [-0.3, 0.75]], shift=[0.25, -0.25]),
+         ['diagonal 0.5, 0.75', 'other entries 0.1, -0.3', 'shift 0.25, -0.25']),
+        (make_scaler('ets', temperature=1.5, weights=[0.7, 0.3, 1e-9]),
+         ['temperature 1.5', 'weights 0.7, 0.3, 0']),
+        (make_scaler('isotonic', temperature=1.5, knots=[0.0, 1.0, 2.0, 3.0],
+                     errors=[0.5, 0.4, 0.3, 0.2]), ['4 confidences 0.5 to 0.8']),
+        (make_scaler('platt', scale=0.5, shift=-0.125), ['scale 0.5', 'shift -0.125']),
+        (make_scaler('beta', rise=0.5, fall=2.0, shift=0.0), ['rise 0.5', 'fall 2', 'shift 0']),
+        (make_scaler('class-temperatures', temperature=[1.5, 2.0, 0.5, 1.0]),
+         ['temperature 0.5 to 2']),
+        (make_scaler('class-conditional', shift=[[0.0, 0.5], [0.25, 0.0]],
+                     matrix=[[[0.0, 0.0], [0.0, 0.7]], [[0.8, 0.0], [0.0, 0.0]]]),
+         ['diagonal 0.7, 0.8', 'shift 0.5, 0.25']),
+    ],
+)  # fmt: skip
+def test_parameters_of_any_method_are_in_text_and_repr(scaler, expected):
+    text = str(make_calibrated(scaler=scaler, fit_errors={}))
+    for part in expected:
+        assert part in text
+        assert part in repr(scaler)
+    assert scaler.method in text
+    assert ' with ' not in repr(type(scaler)())
+
+
+def test_temperature_per_label_is_in_table_and_repr():
+    temperatures = [{'temperature': 0.5 + 0.125 * label} for label in range(25)]
+    scaler = ScalerPerLabel.from_parameters(
+        SCALERS['temperature'](), temperatures, shared_labels=[1]
+    )
+    lines = str(make_calibrated(scaler=scaler, fit_errors={}, information=None)).splitlines()
+    rows = [line.split() for line in lines]
+    assert ['0', '0.5'] in rows
+    assert ['1', '(shared)', '0.625'] in rows
+    assert ['19', '2.875'] in rows
+    assert ['20', '3'] not in rows
+    assert 'and 5 more labels, in scaler.scalers' in lines
+    assert 'label 0: temperature 0.5; label 1: temperature 0.625;' in repr(scaler)
+    temperatures[2] = {'temperature': 100.0}
+    scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
+    assert 'label 2 is at the bound' in str(make_calibrated(scaler=scaler, fit_errors={}))

@@ -33,7 +33,8 @@ def test_calibrate_model_that_is_one_layer_folds():
 def test_calibrate_half_precision_attaches():
     network, inputs, labels = make_data()
     calibrated = mmcalib.calibrate(network.bfloat16(), make_loader(inputs.bfloat16(), labels))
-    assert calibrated.attached == 'torch.bfloat16 rounds the scaled weights of fc by too much'
+    reason = "torch.bfloat16 rounds the scaled weights of layer 'fc' by too much"
+    assert calibrated.attached == reason
     assert calibrated.difference < 1e-4
 
 
@@ -169,7 +170,7 @@ def test_calibrate_computed_weight_attaches(method, change_weights):
     calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
     assert_predicts_scaled_probabilities(calibrated, network, inputs)
     assert calibrated.folded_into == []
-    assert 'the weight of fc is shared, quantized, or computed' in calibrated.attached
+    assert "the weight of layer 'fc' is shared, quantized, or computed" in calibrated.attached
 
 
 class QuantizedTensor(torch.Tensor):
@@ -194,7 +195,7 @@ def test_calibrate_quantized_weight_attaches(method):
     calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
     assert_predicts_scaled_probabilities(calibrated, network, inputs)
     assert calibrated.folded_into == []
-    assert 'the weight of fc is shared, quantized, or computed' in calibrated.attached
+    assert "the weight of layer 'fc' is shared, quantized, or computed" in calibrated.attached
 
 
 @pytest.mark.parametrize('method', ['temperature', 'vector'])

@@ -152,6 +152,18 @@ def test_warnings_point_to_the_caller():
         assert {warning.filename for warning in caught} == {__file__}
 
 
+def test_mean_over_labels_by_name_raises_with_remedy():
+    with pytest.raises(ValueError, match="metrics=\\['ECE'\\]"):
+        mmcalib.measure([[0.5, 0.5]], [1], ['ECE_macro'])
+
+
+@pytest.mark.parametrize('loader', [5, None])
+def test_what_gives_no_batches_raises_in_one_line(loader):
+    for call in (mmcalib.calibrate, mmcalib.evaluate):
+        with pytest.raises(TypeError, match=f'DataLoader.*{type(loader).__name__}'):
+            call(nn.Linear(2, 2), loader)
+
+
 @pytest.mark.parametrize(('interval', 'remedy'), [(95, 'give 0.95'), (1, 'between 0 and 1')])
 def test_interval_out_of_range_raises(interval, remedy):
     with pytest.raises(ValueError, match=remedy):

@@ -164,7 +164,7 @@ def test_calibrate_classifier_writes_scaled_layer_and_record(method, digits, cal
         assert result['after']['NLL'] < result['before']['NLL']
         assert set(result['after']) == {'ECE', 'AECE', 'NLL', 'Brier', 'accuracy'}
     json.dumps(meta)  # plain values only
-    for value in ('before', 'after', 'Written: out.pth', 'Folded into head.fc'):
+    for value in ('before', 'after', 'Written: out.pth', "Folded into layer 'head.fc'"):
         assert value in output
     if method != 'temperature':
         return
