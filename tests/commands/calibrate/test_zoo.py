@@ -39,18 +39,19 @@ FOLDERS = {
     toolbox: Path(find_spec(toolbox).origin).parent / '.mim/configs'
     for toolbox in ('mmseg', 'mmpretrain')
 }
-APART, CROSS_FITTED = 'validation data apart', 'cross-fitted'
-NO_DATA = 'there is no folder'  # how a run ends that has all but its data
+SEPARATE = 'separate validation data'
+CROSS_FITTED = 'cross-fitted'
+NO_DATA = 'there is no folder'  # A run that lacks only its data ends so.
 DIVIDED = {
-    'mmseg/pspnet/pspnet_r50-d8_4xb2-40k_cityscapes-512x1024_dark-zurich-1920x1080.py': APART,
+    'mmseg/pspnet/pspnet_r50-d8_4xb2-40k_cityscapes-512x1024_dark-zurich-1920x1080.py': SEPARATE,
     'mmseg/pspnet/pspnet_r50-d8_4xb4-20k_voc12aug-512x512.py': CROSS_FITTED,
     'mmpretrain/resnet/resnet50_8xb16_cifar10.py': CROSS_FITTED,
     'mmpretrain/resnet/resnet50_8xb32_in1k.py': CROSS_FITTED,
     'mmpretrain/mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k.py': 'has no val_dataloader',
     'mmpretrain/replknet/replknet-31B_32xb64_in1k.py': 'cannot be read',
 }
-NOT_HALVED = 'no linear layer'
-# Small models of many kinds: the layers that take the temperature up, or why none does.
+NO_LAYER = 'no linear layer'
+# Small models of many kinds: the layers that absorb the temperature, or why none does.
 PLACED = {
     'mmpretrain/lenet/lenet5_mnist.py': ['backbone.classifier.2'],
     'mmpretrain/mobilenet_v3/mobilenet-v3-small-050_8xb128_in1k.py': ['head.layers.1.fc'],
@@ -58,27 +59,28 @@ PLACED = {
     'mmseg/mobilenet_v3/mobilenet-v3-d8-s_lraspp_4xb4-320k_cityscapes-512x1024.py': [
         'decode_head.conv_seg'
     ],
-    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': NOT_HALVED,
+    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': NO_LAYER,
 }  # fmt: skip
 KINDS = ('ImageClassifier', 'EncoderDecoder', 'CascadeEncoderDecoder', 'MultimodalEncoderDecoder')
-# Of square images: from a small one to those that some windows and position embeddings are made
-# for, and that of LeNet.
+# Sizes of square images to try: small ones, those that some windows and position embeddings fit,
+# and that of LeNet.
 SIZES = (64, 128, 192, 224, 256, 384, 512, 640, 768, 32)
 # Words in the names of models, of small ones first.
 SMALL = ('nano', 'tiny', 't', 'xxs', 'xs', 'small', 's', 'base', 'b', 'medium', 'm', 'large', 'l')
 
 
-def stock_config(name):
+def config_path(name):
+    """Return the path of a toolbox's config, such as ``'mmseg/pspnet/….py'``."""
     toolbox, path = name.split('/', 1)
-    return load_config(str(FOLDERS[toolbox] / path))
+    return FOLDERS[toolbox] / path
 
 
 def division(name):
-    """Return how a calibration would divide the images of a config, or why it refuses it.
+    """Return how a calibration would divide the images of a config, or why it refuses the config.
 
-    It runs in a folder with ``weights.pth``.
+    The current folder must have a ``weights.pth``.
     """
-    path = FOLDERS[name.split('/')[0]] / name.split('/', 1)[1]
+    path = config_path(name)
     options = cli.parse(cli.build_parser(), [str(path), 'weights.pth', '--out', 'new.pth'])
     try:
         with redirect_stdout(StringIO()):
@@ -86,58 +88,87 @@ def division(name):
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return str(error).replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
-    return CROSS_FITTED if run.division.cross_fit else APART
+    return CROSS_FITTED if run.division.cross_fit else SEPARATE
 
 
-def short(node):
-    """Return the class that a node builds, or the classes of a list of them."""
+def class_name(node):
+    """Return the name of the class that a node builds, or those of the nodes of a list."""
     if isinstance(node, (list, tuple)):
-        return tuple(map(short, node))
+        return tuple(map(class_name, node))
     kind = node.get('type') if node else None
     return kind.__name__ if isinstance(kind, type) else kind
 
 
 def architecture(name):
     """Return the classes of a model and its parts."""
-    model = stock_config(name).model
-    parts = [model, *map(model.get, ('backbone', 'neck', 'decode_head', 'head'))]
-    kernel = parts[3].get('kernel_generate_head') if isinstance(parts[3], dict) else None
-    return tuple(map(short, [*parts, kernel]))
+    model = load_config(str(config_path(name))).model
+    decode_head = model.get('decode_head')
+    kernel_head = None
+    if isinstance(decode_head, dict):
+        kernel_head = decode_head.get('kernel_generate_head')
+    parts = [
+        model, model.get('backbone'), model.get('neck'), decode_head, model.get('head'), kernel_head
+    ]  # fmt: skip
+    return tuple(map(class_name, parts))
 
 
-def size_of(name):
-    """Return a key by which the names of smaller models come first."""
+def size_key(name):
+    """Return a key that sorts the names of smaller models first."""
     stem = Path(name).stem
-    named = [SMALL.index(word) for word in re.split(r'[-_/]', stem) if word in SMALL]
-    numbers = [int(number) for number in re.findall(r'\d+', stem)]
-    return 'deploy' in name, named[0] if named else len(SMALL), numbers[:1], name
+    size_word = len(SMALL)
+    for word in re.split(r'[-_/]', stem):
+        if word in SMALL:
+            size_word = SMALL.index(word)
+            break
+    first_number = [int(number) for number in re.findall(r'\d+', stem)[:1]]
+    return 'deploy' in name, size_word, first_number, name
 
 
-def outcome(name):
-    """Return the layers that take a temperature up, or none and why, as the tool finds and proves.
+def build_model(name):
+    """Return a config and its model of random weights, whose logits are large enough to matter.
 
     Raises:
-        ValueError: If the model predicts no classes, or not what it should.
+        ValueError: If the model predicts no classes, or its checkpoints lack weights.
     """
-    cfg, toolbox = stock_config(name), name.split('/')[0]
-    if short(cfg.model) not in KINDS:
-        raise ValueError(f'{short(cfg.model)} predicts no classes')
-    if 'LoRA' in str(short(cfg.model.backbone)):
+    cfg = load_config(str(config_path(name)))
+    toolbox = name.split('/')[0]
+    kind = class_name(cfg.model)
+    if kind not in KINDS:
+        raise ValueError(f'{kind} predicts no classes')
+    if 'LoRA' in str(class_name(cfg.model.backbone)):
         raise ValueError('a checkpoint of LoRA holds the adapters alone')
     init_default_scope(toolbox)
     if 'data_preprocessor' in cfg:
-        cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)  # as the Runner does
-    without_weights(cfg.model)
+        cfg.model.setdefault(
+            'data_preprocessor', cfg.data_preprocessor
+        )  # The Runner does the same.
+    remove_pretrained_weights(cfg.model)
     if toolbox == 'mmseg' and 'img_size' in (cfg.model.get('backbone') or {}):
-        cfg.model.backbone.img_size = (SIZES[0], SIZES[0])  # a transformer's tables of positions
+        # The position embeddings of a transformer must fit the small images.
+        cfg.model.backbone.img_size = (SIZES[0], SIZES[0])
     torch.manual_seed(0)
     model = revert_sync_batchnorm(MODELS.build(cfg.copy().model)).eval()
-    for key, parameter in (find_head(model) or nn.Identity()).named_parameters():
-        if 'norm' not in key:
-            nn.init.normal_(parameter, std=0.1)  # logits that are large enough to matter
-    # Before it runs: EVA-02 adapts its buffers to the size of the images.
+    head = find_head(model)
+    if head is not None:
+        for key, parameter in head.named_parameters():
+            if 'norm' not in key:
+                nn.init.normal_(parameter, std=0.1)
+    return cfg, model
+
+
+def place_temperature(name):
+    """Place a temperature in the model of a config and prove it, as the tool does.
+
+    Returns:
+        The layers that absorb it, and the reason why none does or None.
+
+    Raises:
+        ValueError: If the model predicts no classes, or not the scaled probabilities.
+    """
+    cfg, model = build_model(name)
+    # EVA-02 adapts its buffers to the size of the images when it runs.
     content = {'state_dict': copy.deepcopy(model.state_dict()), 'meta': {}}
-    batch = smallest_batch(model, toolbox)
+    batch = smallest_batch(model, toolbox=name.split('/')[0])
     scaler = TemperatureScaler.from_parameters({'temperature': 1.7})
     source = RunnerSource(model, [batch])
     source.kept = [KeptBatch(batch)]
@@ -153,21 +184,26 @@ def outcome(name):
     return placement.layers, placement.reason
 
 
-def without_weights(node):
-    """Take out what loads weights: here all are drawn."""
+def remove_pretrained_weights(node):
+    """Remove the options that load weights from a config."""
+    children = []
     if isinstance(node, dict):
         node.pop('pretrained', None)
         if 'Pretrained' in str(node.get('init_cfg')):
             node.pop('init_cfg')
-        node = list(node.values())
-    for item in node if isinstance(node, (list, tuple)) else ():
-        without_weights(item)
+        children = list(node.values())
+    elif isinstance(node, (list, tuple)):
+        children = node
+    for child in children:
+        remove_pretrained_weights(child)
 
 
 def smallest_batch(model, toolbox):
     """Return a random image of the smallest size that a model takes, twice for a classifier."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    channels = first.in_channels if first else 3  # one of LeNet, 25 of a spectral camera
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    channels = (
+        convolutions[0].in_channels if convolutions else 3
+    )  # LeNet has 1, a spectral camera 25.
     for size in SIZES:
         generator = torch.Generator().manual_seed(0)
         image = torch.randint(256, (channels, size, size), generator=generator).to(torch.uint8)
@@ -193,42 +229,57 @@ def smallest_batch(model, toolbox):
 def _with_weights_and_few_lines(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({'state_dict': {}}, 'weights.pth')
-    logging.disable(logging.INFO)  # their init_weights logs a line per parameter
+    logging.disable(logging.INFO)  # init_weights logs a line per parameter.
     yield
     logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize('name', DIVIDED)
-def test_images_are_divided(name):
+def test_calibrate_stock_config_divides_images(name):
     assert DIVIDED[name] in division(name)
 
 
 @pytest.mark.parametrize('name', PLACED)
-def test_a_temperature_is_placed_and_proven(name):
-    layers, reason = outcome(name)
-    assert layers == PLACED[name] or PLACED[name] in reason
+def test_calibrate_stock_model_places_temperature(name):
+    layers, reason = place_temperature(name)
+    if PLACED[name] == NO_LAYER:
+        assert layers == []
+        assert NO_LAYER in reason
+    else:
+        assert layers == PLACED[name]
+
+
+def groups_of_one_architecture(names):
+    """Return lists of the names of configs whose models have the same parts."""
+    groups = {}
+    for name in names:
+        groups.setdefault(architecture(name), []).append(name)
+    return list(groups.values())
 
 
 @pytest.mark.parametrize('toolbox', FOLDERS)
-def test_all(toolbox, request):
+def test_calibrate_all_stock_configs_divided_and_placed(toolbox, request):
     if not request.config.getoption('all_configs'):
         pytest.skip('needs --all-configs')
-    paths = (path.relative_to(FOLDERS[toolbox]) for path in FOLDERS[toolbox].rglob('*.py'))
-    names = sorted(f'{toolbox}/{path}' for path in paths if '_base_' not in path.parts)
-    divided = {name: division(name) for name in names}
-    for how, count in Counter(divided.values()).most_common():
-        print(f'{toolbox}: {count} {how}')
-    groups, wrong = {}, []
-    for name in names:
-        if divided[name] in (APART, CROSS_FITTED):
-            groups.setdefault(architecture(name), []).append(name)
-    for group in groups.values():
-        name = min(group, key=size_of)
+    names = []
+    for path in sorted(FOLDERS[toolbox].rglob('*.py')):
+        relative_path = path.relative_to(FOLDERS[toolbox])
+        if '_base_' not in relative_path.parts:
+            names.append(f'{toolbox}/{relative_path}')
+    assert names
+    divisions = {name: division(name) for name in names}
+    for kind, count in Counter(divisions.values()).most_common():
+        print(f'{toolbox}: {count} {kind}')
+    accepted = [name for name in names if divisions[name] in (SEPARATE, CROSS_FITTED)]
+    wrong = []
+    for group in groups_of_one_architecture(accepted):
+        name = min(group, key=size_key)
         try:
-            layers, reason = outcome(name)
-            found = ', '.join(layers) or f'attached: {reason}'
-        except Exception as error:  # of the toolboxes' own code: packages and operators that lack
-            found = f'not tried: {error}'.splitlines()[0]
-            wrong += [name] if 'differ from the scaled' in found else []
-        print(f'{name} ({len(group)}): {found}', flush=True)
-    assert divided and wrong == []
+            layers, reason = place_temperature(name)
+            result = ', '.join(layers) or f'attached: {reason}'
+        except Exception as error:  # Models of the toolboxes may lack packages and operators.
+            result = f'not tried: {error}'.splitlines()[0]
+            if 'differ from the scaled' in result:
+                wrong.append(name)
+        print(f'{name} ({len(group)}): {result}', flush=True)
+    assert wrong == []

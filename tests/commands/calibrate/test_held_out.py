@@ -1,0 +1,170 @@
+"""Images of a fit that the training or the test has too."""
+
+from pathlib import Path
+
+import pytest
+from commands import ROOT
+from overconfident_checkpoints import DIGITS, FEW, SAME, record_in
+
+from mmcalib.openmmlab.same_data import same_data
+from mmcalib.runs.config import load_config
+
+PACK = [dict(type='PackInputs')]
+
+
+def write_config(*val_parts, train_dataset=None):
+    """Write a config that validates on parts of the digits, one after the other.
+
+    Args:
+        val_parts: Split and number of images of each part.
+        train_dataset: Config of the training data; None for that of the digits.
+    """
+    datasets = []
+    for split, num_images in val_parts:
+        datasets.append(dict(type='Digits', split=split, indices=num_images, pipeline=PACK))
+    val_dataset = dict(_delete_=True, type='ConcatDataset', datasets=datasets)
+    lines = [
+        f"_base_ = '{DIGITS}'",
+        f'val_dataloader = dict(dataset={val_dataset})',
+        'test_dataloader = dict(dataset=dict(indices=60))',
+    ]
+    if train_dataset is not None:
+        lines.append(f'train_dataloader = dict(dataset={train_dataset})')
+    Path('joined.py').write_text('\n'.join(lines))
+    return 'joined.py'
+
+
+def test_calibrate_training_images_refused_unless_forced(digits, calibrate):
+    """The network has learned these images, on which its temperature would be too low."""
+    cfg = ['val_dataloader.dataset.split=train']
+    error = calibrate(DIGITS, digits, cfg=cfg, code=2)
+    assert '60 of the 60 val images are training images' in error
+    assert not Path('out.pth').exists()
+    content, output = calibrate(DIGITS, digits, '--force', cfg=cfg, out='forced.pth')
+    assert 'training images' in record_in(content)['forced'][0]
+    assert 'Warning: 60 of the 60' in output
+
+
+def test_calibrate_many_training_images_refused_few_warned(digits, calibrate):
+    error = calibrate(write_config(('val', 60), ('train', 30)), digits, code=2)
+    assert '30 of the 90 val images are training images' in error
+    content, output = calibrate(write_config(('val', 60), ('train', 3)), digits)
+    assert '3 of the 63 val images are training images' in output
+    assert record_in(content)['shared'] == {'images': 63, 'train': 3, 'test': 0, 'test_images': 60}
+
+
+def test_calibrate_validation_that_contains_test_warns(digits, calibrate, run):
+    config = write_config(('val', 60), ('test', 60))
+    content, output = calibrate(config, digits, '--test')
+    assert '60 of the 120 val images are test images' in output
+    assert record_in(content)['groups'] == record_in(content)['dataset']['samples'] == 120
+    # A test warns of the images that the temperature was fitted on.
+    output = run('test.py', config, 'out.pth', '--work-dir', 'tested')
+    assert 'fitted on these images' in output
+    more_images = ['--cfg-options', 'test_dataloader.dataset.indices=100']
+    output = run('test.py', config, 'out.pth', '--work-dir', 'more', *more_images)
+    assert 'fitted on 60 of these 100 images' in output
+
+
+def test_calibrate_repeated_images_count_once(digits, calibrate, run):
+    config = write_config(('val', 60), ('val', 60))
+    content, output = calibrate(config, digits, '--test')
+    assert record_in(content)['groups'] == 60
+    assert 'test images' not in output
+    assert 'fitted on' not in run('test.py', config, 'out.pth', '--work-dir', 'tested')
+
+
+def test_calibrate_test_images_under_other_config_are_cross_fitted(digits, calibrate):
+    content, _ = calibrate(write_config(('test', 30), ('test', 60)), digits, '--test')
+    record = record_in(content)
+    assert record['tested'] is None
+    assert record['folds'] == 5
+    assert record['groups'] == 60
+
+
+def test_calibrate_parts_of_one_split_share_nothing(digits, calibrate):
+    digits_train = dict(type='Digits', split='train', pipeline=PACK)
+    part = dict(_delete_=True, type='SeededSplit', held_out=100, dataset=digits_train)
+    Path('parts.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        f'train_dataloader = dict(dataset={dict(part, part="train")})\n'
+        f'val_dataloader = dict(dataset={dict(part, part="held_out")})\n'
+    )
+    content, output = calibrate('parts.py', digits)
+    shared = record_in(content)['shared']
+    assert shared == {'images': 100, 'train': 0, 'test': 0, 'test_images': 797}
+    assert 'training images' not in output
+
+
+def test_calibrate_unreadable_training_data_warns(digits, calibrate):
+    missing = dict(_delete_=True, type='mmpretrain.CustomDataset', data_root='gone', pipeline=PACK)
+    content, output = calibrate(write_config(('val', 60), train_dataset=missing), digits)
+    assert 'train data cannot be read' in output
+    assert 'train' not in record_in(content)['shared']
+
+
+def test_calibrate_forced_on_test_split_records_reason(digits, calibrate):
+    content, output = calibrate(DIGITS, digits, '--force', '--split', 'test', '--test')
+    record = record_in(content)
+    (reason,) = record['forced']
+    assert 'test split' in reason
+    assert f'Warning: {reason}' in output
+    assert record['folds'] == 5
+    assert record['split'] == 'test'
+    assert record['tested'] == record['fitted']
+
+
+def test_calibrate_forced_on_same_data_records_reason(digits, calibrate):
+    content, output = calibrate(DIGITS, digits, '--force', cfg=[SAME])
+    record = record_in(content)
+    (reason,) = record['forced']
+    assert 'test split as well' in reason
+    assert f'Warning: {reason}' in output
+    assert record['folds'] == 5
+    assert record['split'] == 'val'
+    assert record['tested'] is None
+
+
+def test_calibrate_same_data_other_seed_has_other_folds_same_scaling(digits, calibrate):
+    """That the figures equal those of the function, the table of both doors shows."""
+    content, output = calibrate(DIGITS, digits, '--test', cfg=[SAME])
+    record = record_in(content)
+    assert 'cross-fitted' in output
+    assert record['forced'] == []
+    assert record['tested'] is None
+    assert record['folds'] == 5
+    other_content, _ = calibrate(DIGITS, digits, '--seed', 3, out='other.pth', cfg=[SAME])
+    other_record = record_in(other_content)
+    assert other_record['parameters'] == record['parameters']
+    assert other_record['fitted']['after']['NLL'] != record['fitted']['after']['NLL']
+
+
+def test_calibrate_same_data_three_images_have_three_folds(digits, calibrate):
+    three_images = [option.replace('60', '3') for option in FEW[DIGITS]]
+    content, _ = calibrate(DIGITS, digits, cfg=[SAME, *three_images])
+    assert record_in(content)['folds'] == 3
+
+
+def test_calibrate_mean_on_test_images_is_cross_fitted(digits, calibrate):
+    record, _ = calibrate(DIGITS, digits, '--tta', out='t.json', cfg=[SAME])
+    assert record['folds'] == 5
+    assert record['fitted']['num_predictions'] == 60
+    assert record['fitted']['after']['NLL'] < record['fitted']['before']['NLL']
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('deeplabv3_r50_voc', True),
+        ('deeplabv3_r50_voc_heldout', False),
+        ('resnet101_cub', True),
+        ('resnet101_cub_heldout', False),
+        ('resnet50_cifar10', False),
+        ('resnet50_tinyimagenet', False),
+        ('gpool_cnn_20news', False),
+        ('digit_scenes', False),
+    ],
+)
+def test_same_data_config_without_validation_data_is_true(name, expected):
+    cfg = load_config(str(ROOT / f'configs/ce/{name}.py'))
+    assert same_data(cfg.val_dataloader, cfg.test_dataloader) is expected
