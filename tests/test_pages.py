@@ -71,8 +71,9 @@ def test_docstrings_examples_print_what_they_show(tmp_path, monkeypatch):
 EXECUTED = (
     'README.md', 'docs/concepts/averaging_models.md', 'docs/concepts/estimators.md',
     'docs/coming_from/netcal.md', 'docs/coming_from/scikit_learn.md',
-    'docs/coming_from/torchmetrics.md', 'docs/faq.md', 'docs/howto/compare_runs.md',
-    'docs/howto/match_other_tools.md', 'docs/howto/measure.md', 'docs/start/torch_models.md',
+    'docs/coming_from/torchmetrics.md', 'docs/faq.md', 'docs/howto/as_a_gate.md',
+    'docs/howto/compare_runs.md', 'docs/howto/match_other_tools.md', 'docs/howto/measure.md',
+    'docs/start/torch_models.md',
 )  # fmt: skip
 
 

@@ -52,8 +52,7 @@ for _ in range(40):
 # without the bias of few images, which the ECE itself has.
 
 metrics = ['accuracy', 'confidence', 'ECE', 'NLL']
-for name, value in mmcalib.evaluate(network, test, metrics, interval=0.95).items():
-    print(f'{name:<16}{value:8.3f}')
+print(mmcalib.evaluate(network, test, metrics, interval=0.95))
 
 # %%
 # Calibrate it
@@ -72,8 +71,7 @@ print(found)
 
 again = Network()
 again.load_state_dict(found.model.state_dict())
-for name, value in mmcalib.evaluate(again, test, metrics, interval=0.95).items():
-    print(f'{name:<16}{value:8.3f}')
+print(mmcalib.evaluate(again, test, metrics, interval=0.95))
 
 
 # %%

@@ -68,8 +68,7 @@ for _ in range(90):
 # bootstrap over the volumes.
 
 metrics = ['accuracy', 'gap', 'ECE', 'NLL']
-for name, value in mmcalib.evaluate(network, test, metrics, interval=0.95).items():
-    print(f'{name:<16}{value:8.3f}')
+print(mmcalib.evaluate(network, test, metrics, interval=0.95))
 
 # %%
 # Calibrate it
@@ -79,8 +78,7 @@ for name, value in mmcalib.evaluate(network, test, metrics, interval=0.95).items
 
 found = mmcalib.calibrate(network, held_out)
 print(found)
-for name, value in mmcalib.evaluate(found.model, test, metrics, interval=0.95).items():
-    print(f'{name:<16}{value:8.3f}')
+print(mmcalib.evaluate(found.model, test, metrics, interval=0.95))
 
 
 # %%
