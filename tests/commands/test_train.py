@@ -1,4 +1,4 @@
-"""Trainings and tests from the outside: resumed ones, smoke runs, and what is written down."""
+"""Trainings by tools/train.py: resumed ones, smoke runs, and the records that they leave."""
 
 import json
 import os
@@ -15,12 +15,22 @@ from forked import run_forked
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.record import Record, checkpoint_paths
 
+
+def read_metrics(folder):
+    return Record.read(Path(folder, 'results.json')).metrics
+
+
+def read_calibration(path):
+    return torch.load(path, weights_only=False)['meta']['calibration']
+
+
+# With the number 0 it is never killed.
 KILLED = """
 _base_ = 'mmcalib::ce/digits.py'
 custom_imports = dict(imports=['mmcalib', 'kills'])
 custom_hooks = [dict(type='KillBeforeSave', number={number})]
 """
-KINDS = {
+LOOPS = {
     'epochs': """
 train_cfg = dict(max_epochs=4, val_interval=1)
 train_dataloader = dict(dataset=dict(indices=128))
@@ -34,39 +44,35 @@ log_processor = dict(by_epoch=False)
 }
 
 
-@pytest.mark.parametrize(('kind', 'number'), [('epochs', 9), ('iterations', 6)])
-def test_train_killed_and_resumed_equals_uninterrupted(kind, number, run, tmp_path):
-    """Killed where a best one is there, and the checkpoint of its step does not know of it yet."""
+@pytest.mark.parametrize(('loop', 'kill_before'), [('epochs', 9), ('iterations', 6)])
+def test_train_killed_and_resumed_equals_uninterrupted(loop, kill_before, run, tmp_path):
+    """A best checkpoint is there when it is killed, which the last checkpoint does not name yet."""
+    Path('whole.py').write_text(KILLED.format(number=0) + LOOPS[loop])
+    Path('killed.py').write_text(KILLED.format(number=kill_before) + LOOPS[loop])
+    run('train.py', 'whole.py', '--work-dir', 'whole')
+    (best,) = Path('whole').glob('best_*')
 
-    def train(folder, *options, kill=0):
-        Path('config.py').write_text(KILLED.format(number=kill) + KINDS[kind])
-        command = ['train.py', 'config.py', '--work-dir', folder, *options]
-        if kill:
-            with pytest.raises(AssertionError):
-                run_forked(*command, cwd=tmp_path)
-            assert not Path(folder, 'results.json').exists()
-            return None
-        run(*command)
-        metrics = Record.read(Path(folder, 'results.json')).metrics
-        return [path.name for path in sorted(Path(folder).glob('best_*'))], metrics
-
-    (best,), metrics = train('whole')
-    train('run', kill=number)
-    # Left where a kill came between the two writes and the removal of what they replace.
-    Path('run', re.sub(r'\d+\.', '0.', best)).touch()
-    Path('run/best_of_mine.pth').touch()
-    assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
+    with pytest.raises(AssertionError):
+        run_forked('train.py', 'killed.py', '--work-dir', 'resumed', cwd=tmp_path)
+    assert not Path('resumed/results.json').exists()
+    # A kill between the write of the new best checkpoint and the removal of the former leaves this.
+    Path('resumed', re.sub(r'\d+\.', '0.', best.name)).touch()
+    Path('resumed/best_of_mine.pth').touch()
+    run('train.py', 'whole.py', '--work-dir', 'resumed', '--resume')
+    best_files = {path.name for path in Path('resumed').glob('best_*')}
+    assert best_files == {best.name, 'best_of_mine.pth'}
+    assert read_metrics('resumed') == read_metrics('whole')
 
 
 @pytest.mark.parametrize(
     ('name', 'options', 'checkpoint'),
     [
-        ('digits', ['--no-validate'], 'epoch_2.pth'),  # of which the last weights are tested
+        ('digits', ['--no-validate'], 'epoch_2.pth'),  # The last weights are tested.
         ('digit_scenes', [], 'best_*.pth'),
     ],
 )
 def test_train_with_ema_tests_averaged_weights(name, options, checkpoint, run, tmp_path):
-    """mmpretrain's EMAHook is not mmengine's, which the scenes have."""
+    """The digits have mmpretrain's EMAHook, and the scenes that of mmengine."""
     Path('mine.py').write_text(
         f"_base_ = '{ROOT}/configs/ce/{name}.py'\n"
         "custom_hooks = [dict(type='EMAHook', momentum=0.05)]\n"
@@ -77,13 +83,12 @@ def test_train_with_ema_tests_averaged_weights(name, options, checkpoint, run, t
     )
     run_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
     (path,) = Path('trained').glob(checkpoint)
-    trained = Record.read('trained/results.json').metrics
+    metrics = read_metrics('trained')
     run('test.py', 'mine.py', path, '--work-dir', 'tested')
-    assert trained == Record.read('tested/results.json').metrics
+    assert read_metrics('tested') == metrics
     run('calibrate.py', 'mine.py', path, '--out', 'out.pth', '--test')
-    calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
-    before = calibration['tested']['before']['ECE']
-    assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
+    ece_before = read_calibration('out.pth')['tested']['before']['ECE']
+    assert ece_before == pytest.approx(metrics['calibration/ECE'], abs=1e-4)
 
 
 WITHOUT_VALUES = """
@@ -102,7 +107,7 @@ class Written(BaseMetric):
 
 @pytest.mark.parametrize('evaluator', ['[]', "[dict(type='Written')]"])
 def test_train_test_without_values_leaves_record(evaluator, run):
-    """As one of mmseg that only writes predictions, by `format_only`."""
+    """A metric of mmseg with `format_only`, for example, only writes predictions."""
     Path('written.py').write_text(WITHOUT_VALUES)
     Path('mine.py').write_text(
         "_base_ = 'mmcalib::mbls/digits.py'\n"
@@ -113,22 +118,25 @@ def test_train_test_without_values_leaves_record(evaluator, run):
         'train_dataloader = dict(dataset=dict(indices=16))\n'
         'test_dataloader = dict(dataset=dict(indices=5))\n'
     )
-    said = run('train.py', 'mine.py', '--work-dir', 'trained')
-    assert 'no values' in said and 'Files: trained' in said
-    record = Record.read('trained/results.json')
-    assert record.metrics == {}
-    said = run('test.py', 'mine.py', *checkpoint_paths(record.model), '--work-dir', 'tested')
-    assert 'no values' in said and Record.read('tested/results.json').metrics == {}
-    other = ['mmcalib::mbls/digits.py', *checkpoint_paths(record.model), '--work-dir', 'other']
-    run('test.py', *other, '--cfg-options', 'test_dataloader.dataset.indices=5')
-    for folders in (['other', 'tested'], ['tested']):
+    output = run('train.py', 'mine.py', '--work-dir', 'trained')
+    assert 'no values' in output
+    assert 'Files: trained' in output
+    assert read_metrics('trained') == {}
+    (checkpoint,) = checkpoint_paths(Record.read('trained/results.json').model)
+    assert 'no values' in run('test.py', 'mine.py', checkpoint, '--work-dir', 'tested')
+    assert read_metrics('tested') == {}
+    run(
+        'test.py', 'mmcalib::mbls/digits.py', checkpoint, '--work-dir', 'measured',
+        '--cfg-options', 'test_dataloader.dataset.indices=5',
+    )  # fmt: skip
+    for folders in (['measured', 'tested'], ['tested']):
         run('report.py', *folders, '--html', 'report.html')
         assert Path('report.html').is_file()
 
 
 @pytest.mark.parametrize('save_best', ["'accuracy/top1'", 'None'])
 def test_train_with_ema_validating_original_tests_original(save_best, run, tmp_path):
-    """A checkpoint's `state_dict` is the average, whichever of the two EMAHook has validated."""
+    """EMAHook saves the average as `state_dict`, also where it validates the original weights."""
     Path('mine.py').write_text(
         f"_base_ = '{ROOT}/configs/ce/digits.py'\n"
         "hook = dict(type='EMAHook', momentum=0.001, evaluate_on_ema=False, "
@@ -140,24 +148,26 @@ def test_train_with_ema_validating_original_tests_original(save_best, run, tmp_p
         'val_dataloader = dict(dataset=dict(indices=50))\n'
         "test_dataloader = dict(dataset=dict(split='val', indices=50))\n"
     )
-    said = run_forked('train.py', 'mine.py', '--work-dir', 'trained', cwd=tmp_path)
+    output = run_forked('train.py', 'mine.py', '--work-dir', 'trained', cwd=tmp_path)
     (scalars,) = Path('trained').glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
-    trained = Record.read('trained/results.json').metrics
-    assert validated['accuracy/top1'] > 30  # 10 of the average
-    assert trained == {key: validated[key] for key in trained}
-    assert 'evaluate_on_ema=False' in said
-    path = 'trained/epoch_2.pth' if save_best == 'None' else next(Path('trained').glob('best_*'))
+    metrics = read_metrics('trained')
+    assert validated['accuracy/top1'] > 30  # The average has 10.
+    assert metrics == {key: validated[key] for key in metrics}
+    assert 'evaluate_on_ema=False' in output
+    if save_best == 'None':
+        path = Path('trained/epoch_2.pth')
+    else:
+        (path,) = Path('trained').glob('best_*')
     run('test.py', 'mine.py', path, '--work-dir', 'tested')
-    assert Record.read('tested/results.json').metrics == trained
+    assert read_metrics('tested') == metrics
     run('calibrate.py', 'mine.py', path, '--out', 'out.pth')
-    calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
-    before = calibration['fitted']['before']['ECE']
-    assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
+    ece_before = read_calibration('out.pth')['fitted']['before']['ECE']
+    assert ece_before == pytest.approx(metrics['calibration/ECE'], abs=1e-4)
     run('test.py', 'mine.py', 'out.pth', '--work-dir', 'calibrated')
-    calibrated = Record.read('calibrated/results.json').metrics
-    assert calibrated['accuracy/top1'] == trained['accuracy/top1']
-    assert calibrated['calibration/ECE'] != trained['calibration/ECE']
+    calibrated_metrics = read_metrics('calibrated')
+    assert calibrated_metrics['accuracy/top1'] == metrics['accuracy/top1']
+    assert calibrated_metrics['calibration/ECE'] != metrics['calibration/ECE']
 
 
 def test_test_with_other_config_keeps_training_of_checkpoint(run, monkeypatch):
@@ -167,78 +177,100 @@ def test_test_with_other_config_keeps_training_of_checkpoint(run, monkeypatch):
         *('train_dataloader.dataset.noise=0.2', 'model.head.loss.margin=5'),
         'train_dataloader.batch_size=8',
     ]
-    a = ['mmcalib::mbls/digits.py', '--work-dir', 'a', '--split', 'val']
-    with monkeypatch.context() as elsewhere:  # two hours east
-        elsewhere.setenv('TZ', 'Etc/GMT-2')
+    train = ['train.py', 'mmcalib::mbls/digits.py', '--work-dir', 'trained', '--split', 'val']
+    with monkeypatch.context() as other_time_zone:
+        other_time_zone.setenv('TZ', 'Etc/GMT-2')  # Two hours east.
         time.tzset()
-        run('train.py', *a, '--cfg-options', *options)
+        run(*train, '--cfg-options', *options)
     time.tzset()
-    assert not Path('a/results.json').exists()
-    validated = Record.read('a/results_val.json')
-    b = ['mmcalib::ce/digits.py', *checkpoint_paths(validated.model), '--work-dir', 'b']
-    run('test.py', *b, '--cfg-options', 'test_dataloader.dataset.indices=30')
-    tested = Record.read('b/results.json')
+    assert not Path('trained/results.json').exists()
+    validated = Record.read('trained/results_val.json')
+    (checkpoint,) = checkpoint_paths(validated.model)
+    run(
+        'test.py', 'mmcalib::ce/digits.py', checkpoint, '--work-dir', 'tested',
+        '--cfg-options', 'test_dataloader.dataset.indices=30',
+    )  # fmt: skip
+    tested = Record.read('tested/results.json')
     assert validated.evaluation == dict(
         dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
         pipeline=[[dict(type='PackInputs')]], tta=False, limit=None, protocol='pooled',
         num_bins=15, ignore_index=255,
     )  # fmt: skip
     assert tested.evaluation['dataset'] == dict(type='Digits', split='test', samples=30)
-    assert validated.date < tested.date and tested.version
+    assert validated.date < tested.date
+    assert tested.version
     assert validated.model['members'] == tested.model['members']
-    (found,) = tested.model['members']
-    assert found['seed'] == 7 and found['loss']['margin'] == 5 and found['epoch'] == 1
-    assert found['finished'] and found['file'] == 'best_accuracy_top1_epoch_1.pth'
-    assert found['training']['train_dataloader']['dataset']['noise'] == 0.2
+    (member,) = tested.model['members']
+    assert member['seed'] == 7
+    assert member['loss']['margin'] == 5
+    assert member['epoch'] == 1
+    assert member['finished']
+    assert member['file'] == 'best_accuracy_top1_epoch_1.pth'
+    assert member['training']['train_dataloader']['dataset']['noise'] == 0.2
 
 
-@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
-def test_train_with_limit_left_out_of_reports(name, run, tmp_path):
-    evaluator = {'digits': 'Accuracy', 'digit_scenes': 'IoUMetric'}[name]
+def train_with_limit(run, name, evaluator):
+    """Train and test on 11 images by a config that measures no calibration in the test.
+
+    Returns:
+        The work dir, its record, and the output.
+    """
     Path('mine.py').write_text(
         f"_base_ = 'mmcalib::mbls/{name}.py'\n"
         f"test_evaluator = [dict(type='{evaluator}')]\n"
         'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
     )
-    torch.set_num_threads(2)
-    said = run('train.py', 'mine.py', '--limit', 11)
-    assert torch.get_num_threads() == 1  # which such a small network is fastest with
+    output = run('train.py', 'mine.py', '--limit', 11)
     folder = 'work_dirs/mine/limit11'
-    record = Record.read(f'{folder}/results.json')
-    assert record.evaluation['limit'] == 11 == record.evaluation['dataset']['samples']
-    assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
+    return folder, Record.read(f'{folder}/results.json'), output
+
+
+@pytest.mark.parametrize(
+    ('name', 'evaluator'), [('digits', 'Accuracy'), ('digit_scenes', 'IoUMetric')]
+)
+def test_train_with_limit_left_out_of_reports(name, evaluator, run):
+    torch.set_num_threads(2)
+    folder, record, output = train_with_limit(run, name, evaluator)
+    assert torch.get_num_threads() == 1  # It is fastest for so small a network.
+    assert record.evaluation['limit'] == 11
+    assert record.evaluation['dataset']['samples'] == 11
+    assert 'train on 11, validate on 11, test on 11; SMOKE RUN' in output
     (path,) = checkpoint_paths(record.model)
-    command = f'tools/test.py mine.py {os.path.relpath(path)} --calibration'
-    assert f'not measured; {command} measures it' in said
+    assert f'tools/test.py mine.py {os.path.relpath(path)} --calibration' in output
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
         find_runs(['.'])
-    if name == 'digit_scenes':
-        return
 
-    # The checkpoint of a smoke run stays one, whatever it is tested on. A config with a metric of
-    # its own keeps it, and has what it lacks beside it.
-    def test(config, folder):
-        options = ['--calibration', '--objects', '--work-dir', folder]
-        said = run('test.py', config, *checkpoint_paths(record.model), *options)
-        assert 'the checkpoint of a SMOKE RUN with --limit 11' in said
-        return json.loads(Path(folder, 'results.json').read_text()), said.splitlines()
 
-    tested, _ = test('mine.py', 'full')
-    assert tested['evaluation']['dataset']['samples'] == 797
-    assert len(tested['strata']['per_class']['calibration']['ECE']) == 10
+def test_test_checkpoint_of_smoke_run_stays_one_on_all_images(run, tmp_path):
+    """A config with a metric keeps it, and measures the calibration in addition."""
+    _, record, _ = train_with_limit(run, 'digits', 'Accuracy')
+    (path,) = checkpoint_paths(record.model)
+    options = ['--calibration', '--objects', '--work-dir']
+    output = run('test.py', 'mine.py', path, *options, 'added')
+    assert 'the checkpoint of a SMOKE RUN' in output
     assert list(tmp_path.rglob('vis_image/reliability_diagram_test*'))
-    content, said = test('mmcalib::mbls/digits.py', 'own')
-    own = content['metrics']
-    assert own == tested['metrics'] and 'calibration/ECE_low' in own
-    (gap,) = [line for line in said if line.startswith('gap ')]
-    low, high = (own[f'calibration/gap_{end}'] for end in ('low', 'high'))
-    judged = 'over-confident' if low > 0 else 'under-confident' if high < 0 else 'not told'
-    assert f' {own["calibration/gap"]:+.2f} % ' in gap and f' {judged}' in gap
-    assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
+    added = Record.read('added/results.json')
+    assert added.evaluation['dataset']['samples'] == 797
+    assert len(added.strata['per_class']['calibration']['ECE']) == 10
+    output = run('test.py', 'mmcalib::mbls/digits.py', path, *options, 'configured')
+    metrics = read_metrics('configured')
+    assert metrics == added.metrics
+    assert 'calibration/ECE_low' in metrics
+    (gap_line,) = [line for line in output.splitlines() if line.startswith('gap ')]
+    low = metrics['calibration/gap_low']
+    high = metrics['calibration/gap_high']
+    assert f' {metrics["calibration/gap"]:+.2f} %' in gap_line
+    assert f'{low:+.2f} to {high:+.2f} %' in gap_line
+    if low > 0:
+        assert 'over-confident' in gap_line
+    elif high < 0:
+        assert 'under-confident' in gap_line
+    else:
+        assert 'confident' not in gap_line
 
 
 def test_train_without_best_checkpoint_names_last(run):
-    """As most configs of the toolboxes, which keep no best one."""
+    """Most configs of the toolboxes keep no best checkpoint."""
     Path('mine.py').write_text(
         "_base_ = 'mmcalib::mbls/digits.py'\n"
         "test_evaluator = [dict(type='Accuracy')]\n"
@@ -247,13 +279,13 @@ def test_train_without_best_checkpoint_names_last(run):
         'train_dataloader = dict(dataset=dict(indices=16))\n'
         'test_dataloader = dict(dataset=dict(indices=50))\n'
     )
-    said = run('train.py', 'mine.py', '--work-dir', 'my run')
-    (line,) = [line for line in said.splitlines() if line.startswith('checkpoint')]
+    output = run('train.py', 'mine.py', '--work-dir', 'my run')
+    (line,) = [line for line in output.splitlines() if line.startswith('checkpoint')]
     assert Path(line.removeprefix('checkpoint').strip()).samefile('my run/epoch_2.pth')
     trained = Record.read('my run/results.json')
     assert [Path(path).name for path in checkpoint_paths(trained.model)] == ['epoch_2.pth']
-    # The command that measures the calibration can be copied.
-    command = re.search(r'tools/(test\.py .* --calibration) measures it', said)[1]
+    # The command that measures the calibration can be copied from the output.
+    command = re.search(r'tools/(test\.py .* --calibration)', output)[1]
     run(*shlex.split(command), '--work-dir', 'tested')
     tested = Record.read('tested/results.json')
     assert 'calibration/ECE' in tested.metrics
