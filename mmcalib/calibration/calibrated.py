@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -60,7 +61,8 @@ class Calibrated:
         groups_are_runs: Whether neighbouring images were alike, so that runs of them are groups.
         placement: The place of the scaling; None if it is in no single model.
         fit_errors: The ``standard_error`` of a temperature over groups, and the ``sampling_error``,
-            the part of it that is due to the draw; empty for other methods.
+            the part of it that is due to the draw; of several labels the ``standard_errors`` of
+            each, NaN where a label takes the scaling of all; empty for other methods.
         candidates: The methods that ``method='auto'`` compared, see
             :func:`~mmcalib.calibration.choose.choose_method`.
         information: The number of standard errors by which the NLL falls as 1/T leaves 0; below 2
@@ -83,7 +85,7 @@ class Calibrated:
     num_bins: int
     groups_are_runs: bool = False
     placement: Placement | None = None
-    fit_errors: dict[str, float] = field(default_factory=dict)
+    fit_errors: dict[str, Any] = field(default_factory=dict)
     candidates: list[dict] = field(default_factory=list)
     information: float | None = None
     majority: float | None = None
@@ -212,14 +214,17 @@ class Calibrated:
             cells.append(text)
         return cells
 
-    @staticmethod
-    def _labels_table(scaler: ScalerPerLabel) -> str:
-        """Return the learned parameters of each label."""
+    def _labels_table(self, scaler: ScalerPerLabel) -> str:
+        """Return the learned parameters of each label, temperatures with their standard errors."""
         shown = scaler.shown_parameters()
+        errors = self.fit_errors.get('standard_errors', [math.nan] * len(shown))
         rows = []
         for label, parameters in enumerate(shown[:MOST_LABELS]):
             name = f'{label} (shared)' if label in scaler.shared_labels else str(label)
-            rows.append([name, *map(values_text, parameters.values())])
+            cells = [values_text(value) for value in parameters.values()]
+            if not math.isnan(errors[label]):
+                cells[0] += f' ± {errors[label]:.2g}'
+            rows.append([name, *cells])
         table = '\n' + TextTable(['label', *shown[0]], rows).write('text')
         if len(shown) > MOST_LABELS:
             table += f'\nand {len(shown) - MOST_LABELS} more labels, in scaler.scalers'
@@ -358,7 +363,8 @@ class Calibrated:
                 split = 'test' if name == 'tested' else self.split
                 on_split = '' if split is None else f' on {split}'
                 changes = ', '.join(f'{metric} {change}' for metric, change in worse.items())
-                advice = '' if signs else self._advice(worse)
+                has_remedy = signs and isinstance(self.scaler, TemperatureScaler)
+                advice = '' if has_remedy else self._advice(worse)
                 yield f'Worse than before{on_split}: {changes}. {advice}'.rstrip()
 
     def _signs_of_temperature(self, scaler: TemperatureScaler) -> Iterator[str]:
@@ -376,14 +382,29 @@ class Calibrated:
 
     def _signs_of_labels(self, scaler: ScalerPerLabel) -> Iterator[str]:
         at_bound = []
+        near_one = []
+        errors = self.fit_errors.get('standard_errors', [math.nan] * len(scaler.scalers))
         for label, label_scaler in enumerate(scaler.scalers):
-            if isinstance(label_scaler, TemperatureScaler) and label_scaler.at_bound_:
+            if not isinstance(label_scaler, TemperatureScaler):
+                continue
+            if label_scaler.at_bound_:
                 at_bound.append(label)
+                continue
+            # The error is NaN of a label that takes the scaling of all labels together.
+            distance = errors_from_one(label_scaler.temperature_, errors[label])
+            if distance <= INDISTINCT:
+                near_one.append(label)
         if at_bound:
             yield (
                 f'The temperature of {label_names(at_bound)} is at the bound of its search, so it '
                 'means little: are the labels in the same order as those of the model?'
             )
+        if near_one:
+            sentence = (
+                f'No gain expected of {label_names(near_one)}: a temperature of 1, which changes '
+                'nothing, is within two standard errors.'
+            )
+            yield f'{sentence} {KEEP}' if len(near_one) == len(scaler.scalers) else sentence
 
     def _advice(self, worse: Collection[str]) -> str:
         """Return what metrics mean that are worse than before, and what to do."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isnan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from mmcalib.calibration.groups import Groups
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
-from mmcalib.posthoc.per_label import Scaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.posthoc.temperature_search import temperature_error
 
@@ -43,14 +44,15 @@ class Fit:
         candidates: The methods that were compared, see
             :func:`~mmcalib.calibration.choose.choose_method`.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
-            the part of it that is due to the draw; empty for other methods.
+            the part of it that is due to the draw; of several labels the ``standard_errors`` of
+            each; empty for other methods.
     """
 
     scaler: Scaler | None
     scalers: list[Scaler]
     fold_of_group: Tensor | None = None
     candidates: list[dict] = field(default_factory=list)
-    errors: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, Any] = field(default_factory=dict)
 
     @property
     def num_folds(self) -> int:
@@ -141,10 +143,17 @@ def is_cheap(scaler: Scaler, draw: Draw) -> bool:
     return num_predictions * num_logits ** min(max(axes, 1), 2) <= CHEAP
 
 
-def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[str, float]:
-    """Return the standard error of a temperature, and the part of it that is due to the draw."""
-    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
+def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[str, Any]:
+    """Return the standard error of a temperature, and the part of it that is due to the draw.
+
+    Of several labels, return the standard error of each.
+    """
+    method = scaler.scaler if isinstance(scaler, ScalerPerLabel) else scaler
+    if not isinstance(method, TemperatureScaler) or method.criterion != 'nll':
         return {}
+    if isinstance(scaler, ScalerPerLabel):
+        errors = scaler.standard_errors(draw.logits, draw.labels, group_index)
+        return {'standard_errors': errors}
     if scaler.at_bound_:
         return {}
     temperature = scaler.temperature_

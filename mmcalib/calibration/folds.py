@@ -30,8 +30,8 @@ def assign_folds(num_groups: int, *, seed: int) -> Tensor:
     """
     if num_groups < 2:
         raise UserError(
-            f'{num_groups} image, or group of images, cannot be divided into parts, each of which '
-            'is scored by a scaling fitted on the others: calibrate on more'
+            'all valid predictions are of one image, or of one of the given groups, so no scaling '
+            'can be fitted on others: calibrate on more images'
         )
     fold = np.random.RandomState(seed).permutation(num_groups) % FOLDS
     return torch.from_numpy(fold.astype(np.int64))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -83,6 +84,30 @@ class ScalerPerLabel:
         group_of_each_label = groups[:, None].expand(labels.shape)
         scaler = deepcopy(self.scaler)
         return scaler.fit(logits[valid][:, None], labels[valid], group_of_each_label[valid])
+
+    def standard_errors(self, logits: Tensor, labels: Tensor, groups: Tensor) -> list[float]:
+        """Return the standard error of the temperature of each label.
+
+        It is NaN for a label that takes the scaling of all labels together, and for a temperature
+        at its bound.
+
+        Args:
+            logits: As for :meth:`fit`.
+            labels: As for :meth:`fit`.
+            groups: As for :meth:`fit`.
+        """
+        errors = []
+        for index, scaler in enumerate(self.scalers):
+            if index in self.shared_labels:
+                errors.append(math.nan)
+                continue
+            valid = labels[:, index] >= 0
+            errors.append(
+                scaler.standard_error(
+                    logits[valid, index, None], labels[valid, index], groups[valid]
+                )
+            )
+        return errors
 
     def transform(self, logits: Tensor) -> Tensor:
         """Return scaled logits, of the same shape."""

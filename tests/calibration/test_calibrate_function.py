@@ -152,6 +152,31 @@ def test_calibrate_sigmoids_equal_scaler_of_each(method, num_labels):
     assert calibrated.after['NLL'] < calibrated.before['NLL']
 
 
+def test_calibrate_several_labels_standard_errors_are_those_of_each():
+    network, inputs, labels = make_data(num_images=150, num_logits=3, sigmoids=True)
+    labels[5, 0] = -1
+    labels[:, 1] = 0
+    groups = [index // 5 for index in range(150)]
+    calibrated = mmcalib.calibrate(
+        network, make_loader(inputs, labels), groups=groups, ignore_index=-1
+    )
+    with torch.no_grad():
+        logits = network(inputs)
+    errors = calibrated.to_dict()['standard_errors']
+    assert errors[1] is None  # It takes the scaling of all labels together.
+    for index in (0, 2):
+        is_valid = labels[:, index] >= 0
+        rows = (
+            logits[is_valid, index, None],
+            labels[is_valid, index],
+            torch.tensor(groups)[is_valid],
+        )
+        expected = SCALERS['temperature']().fit(*rows).standard_error(*rows)
+        assert errors[index] == pytest.approx(expected, rel=1e-3)
+        temperature = calibrated.scaler.scalers[index].temperature_
+        assert f'{temperature:.4g} ± {expected:.2g}\n' in str(calibrated)
+
+
 def test_calibrate_several_labels_batches_of_one_same_figures():
     """Labels of a batch of one image may look one-hot, and still are several."""
     network, inputs, labels = make_data(num_images=150, num_logits=3, sigmoids=True)

@@ -209,3 +209,14 @@ def test_temperature_per_label_is_in_table_and_repr():
     temperatures[2] = {'temperature': 100.0}
     scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
     assert 'label 2 is at the bound' in str(make_calibrated(scaler=scaler, fit_errors={}))
+
+
+def test_labels_near_a_temperature_of_one_are_named():
+    temperatures = [{'temperature': value} for value in (1.05, 2.0, 0.97)]
+    scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
+    calibrated = make_calibrated(
+        scaler=scaler, fit_errors={'standard_errors': [0.05, 0.1, 0.1]}, information=None
+    )
+    assert 'No gain expected of labels 0, 2' in str(calibrated)
+    assert '1.05 ± 0.05' in str(calibrated)
+    assert calibrated.standard_error is None
