@@ -1,4 +1,4 @@
-"""By what a checkpoint may be chosen, and what a look at the data leaves as it was."""
+"""Checks of a run: the metric that chooses a checkpoint, and the first samples."""
 
 import random
 from contextlib import nullcontext
@@ -16,10 +16,12 @@ from mmcalib.runs.checks import check_samples, check_selection
 ECE = dict(type='ECE')
 ACCURACY = dict(type='mmpretrain.Accuracy')
 IOU = dict(type='mmseg.IoUMetric')
-OTHERS = dict(type='Others')
+UNKNOWN = dict(type='UnknownMetric')
 
 
-class Others(BaseMetric):
+class UnknownMetric(BaseMetric):
+    """A metric of another package, whose keys are not known."""
+
     def process(self, data_batch, data_samples):
         pass
 
@@ -28,39 +30,46 @@ class Others(BaseMetric):
 
 
 @pytest.mark.parametrize(
-    ('metrics', 'key', 'rule', 'said'),
+    ('metrics', 'key', 'rule', 'message'),
     [
         ([ECE], 'calibration/ece', 'less', 'mean calibration/ECE'),
         ([{**ECE, 'prefix': 'val'}], 'calibration/ECE', 'less', 'val/ECE'),
         ([ECE, ACCURACY], 'accuracy/top5', None, 'accuracy/top1'),
         ([IOU], 'miou', 'greater', 'mean mIoU'),
         ([dict(type='ForegroundIoU')], 'miou', 'greater', 'mean mIoU'),
-        # What another's metric measures is not known, but this is close to what is.
-        ([ECE, OTHERS], 'calibration/EEC', 'less', 'calibration/ECE'),
+        # An unknown metric might measure it, but the key is close to a known one.
+        ([ECE, UNKNOWN], 'calibration/EEC', 'less', 'calibration/ECE'),
         ([ECE], 'calibration/ECE', 'greater', r"set rule='less'.*worst checkpoint"),
         ([dict(type='CalibrationMetric', metrics='AUROC')], 'calibration/AUROC', 'less', 'greater'),
-        ([ECE, OTHERS], 'their/own', 'less', None),
+        ([ECE, UNKNOWN], 'their/own', 'less', None),
         ([ECE], 'auto', None, None),
         ([{**ECE, 'confidence_interval': 0.9}], 'calibration/ECE_high', 'less', None),
         ([{**ACCURACY, 'topk': (1, 5)}], 'accuracy/top5', 'greater', None),
         ([{**IOU, 'iou_metrics': ['mFscore']}], 'mRecall', 'greater', None),
     ],
 )
-def test_check_selection_key_not_measured_raises(metrics, key, rule, said):
-    METRICS.register_module('Others', module=Others, force=True)
+def test_check_selection_key_not_measured_raises(metrics, key, rule, message):
+    METRICS.register_module('UnknownMetric', module=UnknownMetric, force=True)
     runner = SimpleNamespace(
         cfg=dict(val_dataloader=True),
         val_evaluator=Evaluator(metrics),
         hooks=[CheckpointHook(save_best=key, rule=rule)],
     )
-    with pytest.raises(UserError, match=said) if said else nullcontext():
+    with nullcontext() if message is None else pytest.raises(UserError, match=message):
         check_selection(runner)
 
 
 def test_check_samples_keeps_random_state():
-    data = DATASETS.build(dict(type='Digits', split='val', pipeline=[]))
-    data.pipeline.transforms.append(lambda sample: (random.random(), torch.rand(3), sample)[2])
-    loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=data))
-    before = random.getstate(), torch.get_rng_state().tolist()
+    def draw_numbers(sample):
+        random.random()
+        torch.rand(3)
+        return sample
+
+    dataset = DATASETS.build(dict(type='Digits', split='val', pipeline=[]))
+    dataset.pipeline.transforms.append(draw_numbers)
+    loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
+    python_state = random.getstate()
+    torch_state = torch.get_rng_state()
     check_samples('test', loop, None, loop)
-    assert (random.getstate(), torch.get_rng_state().tolist()) == before
+    assert random.getstate() == python_state
+    assert torch.equal(torch.get_rng_state(), torch_state)

@@ -167,7 +167,7 @@ def test_missing_data_message_augmented_list_names_remedy(read, tmp_path):
     _, message = error_message('')
     assert 'train_dataloader.dataset.datasets.1.ann_file: there is no file' in message
     assert 'train.txt' not in message
-    # What it says to write is right.
+    # The remedy of the message works.
     cfg, message = error_message(re.search(r'train_dataloader = dict.*\]\)\)', message)[0])
     assert message is None
     lists = [part.ann_file for part in cfg.train_dataloader.dataset.datasets]
@@ -193,6 +193,7 @@ def test_limit_samples_sets_iterations_and_folder(limit, batch_size, steps):
     assert cfg.train_cfg == dict(max_iters=steps, val_interval=steps)
     assert cfg.train_dataloader.batch_size == min(limit, batch_size)
     assert cfg.train_dataloader.dataset.samples == cfg.limit == limit
-    for given, folder in (('mine', 'mine'), (None, f'mine/limit{limit}')):
-        set_work_dir(cfg, given, limit=limit)  # files of real runs are left alone
-        assert cfg.work_dir == folder
+    # The files of real runs are left alone, unless the folder was named.
+    for requested, expected in (('mine', 'mine'), (None, f'mine/limit{limit}')):
+        set_work_dir(cfg, requested, limit=limit)
+        assert cfg.work_dir == expected

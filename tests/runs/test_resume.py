@@ -1,4 +1,4 @@
-"""What a resumed training may change: its length, and nothing else that decides about figures."""
+"""Resumed trainings, which may change their length and nothing else that decides about metrics."""
 
 import warnings
 
@@ -62,12 +62,13 @@ def trained(tmp_path_factory):
     ],
 )
 def test_resume_other_setting_refused(options, named, trained, tmp_path):
-    for folder in (trained, tmp_path):  # goes on in its work dir, or in another one
+    for folder in (trained, tmp_path):  # It goes on in its work dir, or in another one.
         before = sorted(folder.iterdir())
         with pytest.raises(UserError, match=named) as error:
             resume_from(config(folder, **options), str(trained))
-        assert 'load_from' in str(error.value) and sorted(folder.iterdir()) == before
-    # So does a Runner, which other tools may build.
+        assert 'load_from' in str(error.value)
+        assert sorted(folder.iterdir()) == before
+    # Other tools may build a Runner, which refuses the same.
     cfg = config(tmp_path, resume=True, load_from=str(trained / 'epoch_2.pth'), **options)
     with pytest.raises(UserError, match=named):
         build_runner(cfg).train()
@@ -75,15 +76,14 @@ def test_resume_other_setting_refused(options, named, trained, tmp_path):
 
 
 def test_resume_several_other_settings_names_all(trained, run):
-    options = ['train_dataloader.batch_size=8', 'optim_wrapper.optimizer.lr=0.1']
-    short = [f'{key}={value}' for key, value in SMALL.items() if 'batch_size' not in key]
-    command = ['train.py', 'mmcalib::mbls/digits.py', '--work-dir', trained, '--resume']
-    said = run(*command, '--cfg-options', *short, *options, code=2)
-    assert 'optim_wrapper.optimizer.lr 0.005 (here: 0.1)' in said
-    assert 'train_dataloader.batch_size 16 (here: 8)' in said
-    said = run(*command, '--limit', 8, '--cfg-options', *short, 'train_dataloader.batch_size=16',
-               code=2)  # fmt: skip
-    assert '--limit None (here: 8)' in said
+    same = [f'{key}={value}' for key, value in SMALL.items()]
+    other = ['train_dataloader.batch_size=8', 'optim_wrapper.optimizer.lr=0.1']
+    resume = ['train.py', 'mmcalib::mbls/digits.py', '--work-dir', trained, '--resume']
+    error = run(*resume, '--cfg-options', *same, *other, code=2)
+    assert 'optim_wrapper.optimizer.lr 0.005 (here: 0.1)' in error
+    assert 'train_dataloader.batch_size 16 (here: 8)' in error
+    error = run(*resume, '--limit', 8, '--cfg-options', *same, code=2)
+    assert '--limit None (here: 8)' in error
 
 
 @pytest.mark.parametrize('options', [
@@ -99,28 +99,28 @@ def test_resume_setting_without_effect_allowed(options, trained, tmp_path):
 
 @HOOKS.register_module(force=True)
 class MyLogHook(Hook):
-    """A hook of the user's own, of which nothing is known."""
+    """A hook that the user has written, whose effect on the training is unknown."""
 
     def __init__(self, project):
         self.project = project
 
 
 def test_resume_other_hook_of_user_warns(trained, tmp_path):
-    """It may only log, and to mend one that has broken a training must not lose the training."""
-    own = dict(type='MyLogHook', project='mended')
-    with pytest.warns(UserWarning, match=r'your own, custom_hooks .*MyLogHook'):
-        resume_from(config(tmp_path, custom_hooks=[own]), str(trained))
-    both = [own, dict(type='EMAHook', momentum=0.1)]
+    """It may only log. A user who mends a hook that broke the training must be able to resume."""
+    user_hook = dict(type='MyLogHook', project='mended')
+    with pytest.warns(UserWarning, match=r'custom_hooks .*MyLogHook'):
+        resume_from(config(tmp_path, custom_hooks=[user_hook]), str(trained))
+    with_ema = [user_hook, dict(type='EMAHook', momentum=0.1)]
     with pytest.raises(UserError, match='EMAHook'), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        resume_from(config(tmp_path, custom_hooks=both), str(trained))
+        resume_from(config(tmp_path, custom_hooks=with_ema), str(trained))
 
 
 @pytest.mark.parametrize(
     ('schedule', 'end'),
     [
-        (None, 30),  # of the config, which does not depend on the length
-        (STEP, None),  # which by default ends with the training
+        (None, 30),  # The config has a schedule with an end.
+        (STEP, None),  # It ends with the training.
         ([STEP, dict(type='LinearLR', start_factor=0.1, end=1, by_epoch=True)], None),
         (dict(type='CosineAnnealingLR', T_max=3, by_epoch=True), None),
         (dict(STEP, convert_to_iter_based=True), None),
@@ -133,7 +133,8 @@ def test_resume_more_epochs_equals_uninterrupted(schedule, end, tmp_path):
         cfg = config(tmp_path / 'parts', schedule, train_cfg__max_epochs=epochs)
         resume_from(cfg, 'auto')
         train_and_test(cfg, test=False)
-    whole, parts = (load_file(str(tmp_path / x / 'epoch_5.pth')) for x in ('whole', 'parts'))
+    whole = load_file(str(tmp_path / 'whole/epoch_5.pth'))
+    parts = load_file(str(tmp_path / 'parts/epoch_5.pth'))
     for name, value in whole['state_dict'].items():
         assert torch.equal(value, parts['state_dict'][name]), name
     training = parts['meta']['facts']['training']
@@ -143,28 +144,33 @@ def test_resume_more_epochs_equals_uninterrupted(schedule, end, tmp_path):
         assert training['param_scheduler']['end'] == end
 
 
+def with_end(schedule, end):
+    """Return a schedule, or a list of one, that ends with an epoch."""
+    if isinstance(schedule, list):
+        return [dict(part, end=end) for part in schedule]
+    return dict(schedule, end=end)
+
+
 @pytest.mark.parametrize('schedule', [POLY, [POLY], dict(type='CosineAnnealingLR', by_epoch=True)])
 def test_resume_more_epochs_keeps_schedule_of_former_length(schedule, tmp_path, capsys):
-    """Which would have been another one from the first step on, had more epochs been asked for."""
+    """A schedule for more epochs would have differed from the first step on."""
     train_and_test(config(tmp_path, schedule), test=False)
-    last = load_file(str(tmp_path / 'epoch_2.pth'))['optimizer']['param_groups'][0]['lr']
+    last_lr = load_file(str(tmp_path / 'epoch_2.pth'))['optimizer']['param_groups'][0]['lr']
     for epochs in (3, 4):
         cfg = config(tmp_path, schedule, train_cfg__max_epochs=epochs)
         resume_from(cfg, 'auto')
         train_and_test(cfg, test=False)
         assert 'param_scheduler' in capsys.readouterr().out
     content = load_file(str(tmp_path / 'epoch_4.pth'))
-    kept = content['meta']['facts']['training']['param_scheduler']
-    kept = kept[0] if isinstance(kept, list) else kept
-    assert kept['end'] == 2
-    assert content['optimizer']['param_groups'][0]['lr'] == last
-    # Told with its end it is the same schedule, and with another one it is not.
-    told = [dict(each, end=2) for each in (schedule if isinstance(schedule, list) else [schedule])]
-    resume_from(config(tmp_path, told if isinstance(schedule, list) else told[0]), str(tmp_path))
+    recorded_schedule = content['meta']['facts']['training']['param_scheduler']
+    if isinstance(recorded_schedule, list):
+        (recorded_schedule,) = recorded_schedule
+    assert recorded_schedule['end'] == 2
+    assert content['optimizer']['param_groups'][0]['lr'] == last_lr
+    # A config may name the end of the schedule, but no other one.
+    resume_from(config(tmp_path, with_end(schedule, 2)), str(tmp_path))
     with pytest.raises(UserError, match=r'param_scheduler.*end 2 \(here: 9\)'):
-        other = [dict(each, end=9) for each in told]
-        cfg = config(tmp_path, other if isinstance(schedule, list) else other[0])
-        resume_from(cfg, str(tmp_path))
+        resume_from(config(tmp_path, with_end(schedule, 9)), str(tmp_path))
 
 
 def test_resume_checkpoint_of_other_tool_compares_nothing(trained, tmp_path):

@@ -52,18 +52,18 @@ def several(count, num_labels=6, seed=0, score=False):
 
 
 def decisions(samples):
-    """Return the probability that each label is there, and whether it is, of those that count."""
+    """Return the probability of each valid label, and whether the image has the label."""
     probs = []
     labels = []
     for sample in samples:
         for label, prob in enumerate(sample['pred_score'].tolist()):
             if 'gt_score' in sample:
-                there = int(sample['gt_score'][label])
+                is_present = int(sample['gt_score'][label])  # It is -1 for an ignored label.
             else:
-                there = int(label in sample['gt_label'].tolist())
-            if there >= 0:
+                is_present = int(label in sample['gt_label'].tolist())
+            if is_present >= 0:
                 probs.append(prob)
-                labels.append(there)
+                labels.append(is_present)
     return torch.tensor(probs), torch.tensor(labels)
 
 

@@ -1,4 +1,4 @@
-"""Which trainings are the same experiment, and which losses are described alike."""
+"""Descriptions of trainings and losses, by which experiments are told apart."""
 
 import json
 
@@ -80,10 +80,10 @@ def test_training_moved_data_set_not_told_apart():
     name = 'ce/resnet50_cifar10'
     root = 'train_dataloader__dataset__dataset__data_root'
     assert trained(name, **{root: '/mnt/c10'}) == trained(name)
-    folder = dict(train_dataloader__dataset__dataset__type='CustomDataset')
-    for path, kept in (('/mnt/photos/', 'photos'), ('data/photos/train', 'photos/train')):
-        found = trained(name, **folder, **{root: path})['train_dataloader']
-        assert found['dataset']['dataset']['data_root'] == kept
+    for path, expected in (('/mnt/photos/', 'photos'), ('data/photos/train', 'photos/train')):
+        options = {'train_dataloader__dataset__dataset__type': 'CustomDataset', root: path}
+        dataset = trained(name, **options)['train_dataloader']['dataset']['dataset']
+        assert dataset['data_root'] == expected
 
 
 NONE = dict(_delete_=True, type='NoSuch', b=2)
@@ -122,5 +122,5 @@ def test_training_facts_of_other_tool_are_of_config():
     cfg = load('ce/digits')
     facts = training_facts({'cfg': load('mbls/digits').pretty_text}, cfg)
     assert facts == {**config_facts(cfg), 'told_by': 'config'}
-    ours = training_facts({'facts': config_facts(cfg)}, load('mbls/digits'))
-    assert ours == {**config_facts(cfg), 'told_by': 'checkpoint'}
+    facts = training_facts({'facts': config_facts(cfg)}, load('mbls/digits'))
+    assert facts == {**config_facts(cfg), 'told_by': 'checkpoint'}
