@@ -53,6 +53,36 @@ def weighted_cross_entropy(logits, target, factor, class_weight) -> Tensor:
     return weight_by_label(-factor(log_probs) * log_probs, target, class_weight)
 
 
+def weighted_cross_entropy_gradient(logits, target, weight, out, factor, class_weight) -> Tensor:
+    """Return :func:`weighted_cross_entropy` for labels; write its weighted gradient to `out`.
+
+    See :func:`~mmcalib.losses.value_and_gradient.register_gradient`.
+    """
+    subtract_highest(logits, out)
+    label_logit = pick(out, target)
+    total = out.exp_().sum(dim=1)
+    # The loss of a row depends on its log-probability alone, so autograd has one number a row.
+    with torch.enable_grad():
+        log_probs = (label_logit - total.log()).requires_grad_()
+        rows = weight_by_label(-factor(log_probs) * log_probs, target, class_weight)
+    (slope,) = torch.autograd.grad(rows, log_probs, weight)
+    out.mul_((-slope / total).unsqueeze(1))
+    add_to_labels(out, target, slope)
+    return rows.detach()
+
+
+def subtract_highest(logits: Tensor, out: Tensor) -> Tensor:
+    """Write the logits minus the highest of each row to `out`, and return the highest."""
+    highest = logits.amax(dim=1, keepdim=True)
+    torch.sub(logits, highest, out=out)
+    return highest
+
+
+def add_to_labels(values: Tensor, target: Tensor, addend: Tensor) -> None:
+    """Add ``(N, *)`` numbers to the ``(N, K, *)`` values at the labels, in place."""
+    values.scatter_add_(1, target.unsqueeze(1), addend.unsqueeze(1))
+
+
 def weight_by_label(rows: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
     """Return rows ``(N, *)``, each weighted by the class of its label."""
     return rows if class_weight is None else rows * class_weight[target]

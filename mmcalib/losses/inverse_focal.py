@@ -1,9 +1,16 @@
 """Inverse focal loss."""
 
+import functools
+
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import power, weighted_cross_entropy
+from mmcalib.losses.cross_entropy import (
+    power,
+    weighted_cross_entropy,
+    weighted_cross_entropy_gradient,
+)
+from mmcalib.losses.value_and_gradient import register_gradient
 
 
 def inverse_focal(
@@ -39,11 +46,22 @@ def inverse_focal(
         >>> inverse_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([1.0397])
     """
-
-    def factor(log_probs: Tensor) -> Tensor:
-        return power(1 + log_probs.exp(), gamma, detach_weight)
-
+    factor = functools.partial(_inverse_focal_factor, gamma, detach_weight)
     return weighted_cross_entropy(logits, target, factor, class_weight)
+
+
+@register_gradient(inverse_focal)
+def inverse_focal_gradient(
+    logits, target, weight, out, *, gamma, detach_weight, class_weight=None
+) -> Tensor:
+    """Return :func:`inverse_focal` for labels; write its weighted gradient to `out`."""
+    factor = functools.partial(_inverse_focal_factor, gamma, detach_weight)
+    return weighted_cross_entropy_gradient(logits, target, weight, out, factor, class_weight)
+
+
+def _inverse_focal_factor(gamma: float, detach_weight: bool, log_probs: Tensor) -> Tensor:
+    """Return the factor of each term of cross-entropy."""
+    return power(1 + log_probs.exp(), gamma, detach_weight)
 
 
 class InverseFocalLoss(CalibrationLoss):

@@ -5,7 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import nll
+from mmcalib.losses.cross_entropy import (
+    add_to_labels,
+    nll,
+    pick,
+    subtract_highest,
+    weight_by_label,
+)
+from mmcalib.losses.value_and_gradient import register_gradient
 
 
 def label_smoothing(
@@ -36,6 +43,26 @@ def label_smoothing(
     log_probs = F.log_softmax(logits, dim=1)
     uniform = -torch.where(log_probs > float('-inf'), log_probs, 0).mean(dim=1)
     return (1 - alpha) * nll(log_probs, target, class_weight) + alpha * uniform
+
+
+@register_gradient(label_smoothing)
+def label_smoothing_gradient(logits, target, weight, out, *, alpha, class_weight=None) -> Tensor:
+    r"""Return :func:`label_smoothing` for labels; write its weighted gradient to `out`.
+
+    .. math:: (1 - \alpha)\, w_y (p_k - y_k) + \alpha \left( p_k - \frac{1}{K} \right)
+    """
+    subtract_highest(logits, out)
+    label_logit = pick(out, target)
+    mean_logit = out.mean(dim=1)
+    total = out.exp_().sum(dim=1)
+    log_total = total.log()
+    label_weight = weight_by_label((1 - alpha) * weight, target, class_weight)
+    uniform_weight = alpha * weight
+    out.mul_(((label_weight + uniform_weight) / total).unsqueeze(1))
+    out.sub_((uniform_weight / logits.shape[1]).unsqueeze(1))
+    add_to_labels(out, target, -label_weight)
+    rows = weight_by_label(log_total - label_logit, target, class_weight)
+    return (1 - alpha) * rows + alpha * (log_total - mean_logit)
 
 
 class LabelSmoothingLoss(CalibrationLoss):

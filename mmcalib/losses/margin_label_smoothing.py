@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.cross_entropy import (
+    add_to_labels,
+    cross_entropy,
+    pick,
+    subtract_highest,
+    weight_by_label,
+)
+from mmcalib.losses.value_and_gradient import register_gradient
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:
@@ -62,6 +69,40 @@ def margin_label_smoothing(
     """
     penalty = margin_penalty(logits, margin, class_reduction)
     return cross_entropy(logits, target, class_weight) + alpha * penalty
+
+
+@register_gradient(margin_label_smoothing)
+def margin_label_smoothing_gradient(
+    logits, target, weight, out, *, margin, alpha, class_reduction, class_weight=None
+) -> Tensor:
+    r"""Return :func:`margin_label_smoothing` for labels; write its weighted gradient to `out`.
+
+    .. math:: p_k - y_k + \frac{\alpha}{K} \left( -a_k + h_k \frac{\sum_j a_j}{\sum_j h_j} \right)
+
+    where :math:`a_k` is 1 for a logit further than the margin below the highest, and :math:`h_k`
+    for a highest one. Both are masks of floats, since those of booleans are slower on a CPU.
+    """
+    if class_reduction == 'mean':
+        alpha = alpha / logits.shape[1]
+    highest = subtract_highest(logits, out)
+    excess = torch.rsub(out, -margin).relu_()
+    penalty = excess.sum(dim=1)
+    is_above = excess.sign_()
+    num_above = is_above.sum(dim=1, keepdim=True)
+
+    label_logit = pick(out, target)
+    total = out.exp_().sum(dim=1)
+    rows = weight_by_label(total.log() - label_logit, target, class_weight)
+    label_weight = weight_by_label(weight, target, class_weight)
+    out.mul_((label_weight / total).unsqueeze(1))
+    add_to_labels(out, target, -label_weight)
+
+    penalty_weight = (alpha * weight).unsqueeze(1)
+    out.addcmul_(is_above, -penalty_weight)
+    is_highest = torch.eq(logits, highest, out=is_above)
+    num_highest = is_highest.sum(dim=1, keepdim=True)
+    out.addcmul_(is_highest, penalty_weight * num_above / num_highest)
+    return rows + alpha * penalty
 
 
 class MarginLabelSmoothingLoss(CalibrationLoss):

@@ -1,12 +1,18 @@
 """Focal loss on softmax probabilities (FL)."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import power, weighted_cross_entropy
+from mmcalib.losses.cross_entropy import (
+    power,
+    weighted_cross_entropy,
+    weighted_cross_entropy_gradient,
+)
+from mmcalib.losses.value_and_gradient import register_gradient
 from mmcalib.options import check_number
 
 
@@ -41,14 +47,22 @@ def softmax_focal(
         >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-
-    def factor(log_probs: Tensor) -> Tensor:
-        exponent = gamma
-        if isinstance(gamma, Sequence):
-            exponent = _scheduled_gamma(log_probs.detach().exp(), gamma)
-        return power(-torch.expm1(log_probs), exponent)
-
+    factor = functools.partial(_focal_factor, gamma)
     return weighted_cross_entropy(logits, target, factor, class_weight)
+
+
+@register_gradient(softmax_focal)
+def softmax_focal_gradient(logits, target, weight, out, *, gamma, class_weight=None) -> Tensor:
+    """Return :func:`softmax_focal` for labels; write its weighted gradient to `out`."""
+    factor = functools.partial(_focal_factor, gamma)
+    return weighted_cross_entropy_gradient(logits, target, weight, out, factor, class_weight)
+
+
+def _focal_factor(gamma: float | Sequence[tuple[float, float]], log_probs: Tensor) -> Tensor:
+    """Return the factor of each term of cross-entropy."""
+    if isinstance(gamma, Sequence):
+        gamma = _scheduled_gamma(log_probs.detach().exp(), gamma)
+    return power(-torch.expm1(log_probs), gamma)
 
 
 def _scheduled_gamma(probs: Tensor, schedule: Sequence[tuple[float, float]]) -> Tensor:
@@ -80,6 +94,16 @@ def sample_dependent_focal(
         ``(N, *)``, in nats.
     """
     return softmax_focal(logits, target, gamma=schedule, class_weight=class_weight)
+
+
+@register_gradient(sample_dependent_focal)
+def sample_dependent_focal_gradient(
+    logits, target, weight, out, *, schedule, class_weight=None
+) -> Tensor:
+    """Return :func:`sample_dependent_focal` for labels; write its weighted gradient to `out`."""
+    return softmax_focal_gradient(
+        logits, target, weight, out, gamma=schedule, class_weight=class_weight
+    )
 
 
 class SoftmaxFocalLoss(CalibrationLoss):

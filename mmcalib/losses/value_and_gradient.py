@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -18,14 +19,36 @@ PIECE = {'cpu': 1 << 19}
 GPU_PIECE = 1 << 25
 
 _not_compilable = set()
+_gradient_functions: dict[Callable, Callable] = {}
+
+
+def register_gradient(formula: Callable[..., Tensor]) -> Callable[[Callable], Callable]:
+    """Register a function that computes a formula together with its gradient.
+
+    An eager sum over labels on a CPU calls it in place of autograd, which makes MbLS of 4096×1000
+    five times faster. All else calls the formula: soft targets, ``reduction='none'``, GPUs,
+    compilers.
+
+    ``function(logits, target, weight, out, **options)`` takes a piece of the logits, int64 labels,
+    the weights of the rows and all options of the formula. It returns the loss of every row, and
+    overwrites `out` with the gradient of their weighted sum by the logits. For a class masked with
+    -inf it may return an infinite or NaN loss: then autograd computes that piece.
+    """
+
+    def register(function: Callable) -> Callable:
+        _gradient_functions[formula] = function
+        return function
+
+    return register
 
 
 def weighted_sum(formula, logits, target, weight, options, compile=False) -> Tensor:
     r"""Return :math:`\sum_i w_i \ell_i` of a formula for row losses.
 
     The gradient is computed in the forward pass, and only it is kept for the backward pass. Eager,
-    this goes piece by piece; compiled, one kernel gives value and gradient. Where the target or the
-    weights require a gradient, and inside a compiled model, it is plain autograd's.
+    this goes piece by piece, by a registered function or else by autograd; compiled, one kernel
+    gives value and gradient. Where the target or the weights require a gradient, and inside a
+    compiled model, it is plain autograd's.
 
     Args:
         formula: ``formula(logits, target, **options)`` returns the loss of every row.
@@ -87,7 +110,7 @@ def zero_unweighted(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def differentiate_in_pieces(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
-    """Return value and gradient of the weighted sum by autograd, a piece of the rows at a time."""
+    """Return value and gradient of the weighted sum, computed a piece of the rows at a time."""
     shape = logits.shape
     is_soft = target.is_floating_point()
     maps = [name for name, x in options.items() if torch.is_tensor(x) and x.shape == shape]
@@ -100,18 +123,45 @@ def differentiate_in_pieces(formula, target, weight, options, logits) -> tuple[T
         options = options | {name: options[name].flatten(2) for name in maps}
     grad = torch.empty_like(logits, dtype=gradient_dtype(logits))
     value = weight.new_zeros(())
+    gradient_function = None
+    # The logits of a GPU cannot be found finite without waiting for it.
+    if logits.device.type == 'cpu' and not is_soft and inspect.isfunction(formula):
+        gradient_function = _gradient_functions.get(formula)
     for rows in _piece_slices(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
         with_classes = (rows[0], slice(None), *rows[1:])
         piece_target = target[with_classes] if is_soft else target[rows]
         piece_options = options | {name: options[name][with_classes] for name in maps}
-        with torch.enable_grad():
-            piece = at_least_single(logits[with_classes]).detach().requires_grad_()
-            piece_value = plain_weighted_sum(
-                formula, piece, piece_target, weight[rows], piece_options
-            )
-        grad[with_classes] = torch.autograd.grad(piece_value, piece)[0]
-        value += piece_value.detach()
+        piece = at_least_single(logits[with_classes])
+        out = grad[with_classes]
+        arguments = (piece, piece_target, weight[rows], piece_options, out)
+        piece_value = None
+        if gradient_function is not None:
+            piece_value = write_registered_gradient(gradient_function, *arguments)
+        if piece_value is None or not piece_value.isfinite():
+            piece_value = write_autograd_gradient(formula, *arguments)
+        value += piece_value
     return value, grad.reshape(shape)
+
+
+def write_registered_gradient(gradient_function, logits, target, weight, options, out) -> Tensor:
+    """Return the weighted sum by a function of :func:`register_gradient`; fill `out`."""
+    if out.dtype == logits.dtype:
+        rows = gradient_function(logits, target, weight, out, **options)
+    else:
+        # A gradient in half precision is rounded once, at its end.
+        exact = torch.empty_like(logits)
+        rows = gradient_function(logits, target, weight, exact, **options)
+        out.copy_(exact)
+    return (rows * weight).sum()
+
+
+def write_autograd_gradient(formula, logits, target, weight, options, out) -> Tensor:
+    """Return the weighted sum of the formula; fill `out` with its gradient by autograd."""
+    with torch.enable_grad():
+        logits = logits.detach().requires_grad_()
+        value = plain_weighted_sum(formula, logits, target, weight, options)
+    out.copy_(torch.autograd.grad(value, logits)[0])
+    return value.detach()
 
 
 def _piece_slices(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:

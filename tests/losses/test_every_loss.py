@@ -1,5 +1,6 @@
 """Tests of all losses: values and gradients against loops, numerical safety, limits."""
 
+import functools
 import itertools
 from functools import partial
 
@@ -100,6 +101,63 @@ def test_gradient_whole_or_in_pieces_equals_finite_differences_and_autograd(case
         assert gradient(slope.square(), logits).abs().sum() > 0
         with pytest.raises(RuntimeError, match='create_graph'):
             torch.autograd.grad(loss(logits, target), logits, create_graph=True)
+
+
+REGISTERED = [
+    name for name, case in ROWS.items() if case.build().formula in engine._gradient_functions
+]
+
+
+def test_registered_gradients_include_those_of_the_paper():
+    assert {'mbls', 'mbls m=0, sum', 'ls', 'fl', 'flsd', 'inverse focal'} <= {*REGISTERED}
+
+
+@pytest.mark.parametrize('name', REGISTERED)
+@pytest.mark.parametrize('kind', ['usual', 'equal', 'some equal', 'huge', 'masked', 'broken'])
+@pytest.mark.parametrize('shape', [(12, 5), (3, 5, 4, 2)])
+def test_registered_gradient_equals_that_of_plain_formula(name, kind, shape):
+    """Ties share the slope of the highest logit; masked and broken rows are left to autograd."""
+    logits, target = draw(shape, scale=6.0, ignore=True)
+    weight = torch.rand(target.shape, dtype=torch.float64)
+    logits = logits.detach()
+    if kind == 'equal':
+        logits.fill_(2.0)
+    elif kind == 'some equal':
+        logits = logits.round(decimals=-1)
+    elif kind == 'huge':
+        logits *= 1e3
+    elif kind == 'masked':
+        target[target == 2] = 3
+        logits[:, 2] = float('-inf')
+    elif kind == 'broken':
+        logits = logits.masked_fill((target == IGNORED).unsqueeze(1), float('nan'))
+    logits.requires_grad_()
+    options = dict(class_weight=[0.5, 1, 0, 2, 3], ignore_index=IGNORED)
+    value = ROWS[name].build(**options, reduction='sum')(logits, target, weight=weight)
+    rows = ROWS[name].build(**options, reduction='none')(logits, target, weight=weight)
+    close(value, rows.sum(), rtol=1e-12, atol=1e-12)
+    close(gradient(value, logits), gradient(rows, logits), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('name', REGISTERED)
+def test_registered_gradient_passes_gradcheck_and_second_derivative_is_the_formula_s(name):
+    logits, target = draw((6, 5), scale=3.0)
+    assert torch.autograd.gradcheck(partial(ROWS[name].build(), target=target), logits)
+    rows = partial(ROWS[name].build(reduction='none'), target=target)
+    assert torch.autograd.gradgradcheck(rows, logits)
+
+
+def test_formula_that_wraps_a_registered_one_has_its_own_gradient():
+    @functools.wraps(losses.margin_label_smoothing)
+    def doubled(*args, **options):
+        return 2 * losses.margin_label_smoothing(*args, **options)
+
+    class DoubledLoss(losses.MarginLabelSmoothingLoss):
+        formula = staticmethod(doubled)
+
+    logits, target = draw((6, 5))
+    expected = 2 * gradient(losses.MarginLabelSmoothingLoss()(logits, target), logits)
+    close(gradient(DoubledLoss()(logits, target), logits), expected)
 
 
 @every_row_loss
