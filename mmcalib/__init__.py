@@ -24,6 +24,7 @@ __version__ = '0.3.0'
 PUBLIC = {
     'calibrate': 'mmcalib.calibration.calibrate',
     'confidence_maps': 'mmcalib.visualization.confidence_maps',
+    'compare': 'mmcalib.metrics.compare',
     'evaluate': 'mmcalib.metrics.evaluate',
     'image_calibration_diagram': 'mmcalib.visualization.image_calibration',
     'measure': 'mmcalib.metrics.measure',
@@ -42,6 +43,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from mmcalib.calibration.calibrate import calibrate as calibrate
     from mmcalib.commands.predict.command import predict as predict
+    from mmcalib.metrics.compare import compare as compare
     from mmcalib.metrics.evaluate import evaluate as evaluate
     from mmcalib.metrics.measure import measure as measure
     from mmcalib.metrics.risk_threshold import threshold as threshold

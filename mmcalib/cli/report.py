@@ -20,7 +20,7 @@ class ReportOptions:
     """Options of the command ``report``, which its help describes.
 
     Attributes:
-        folders: Work dirs, or folders above them.
+        folders: Work dirs, or folders above them; two tests for `compare`.
         format: Format of the tables, one of :data:`FORMATS`; None for that of the suffix of `out`,
             which is text on the terminal.
         out: File for the tables, None for the terminal.
@@ -28,6 +28,7 @@ class ReportOptions:
         html: File for a page with tables, figures and sweeps; None for no page.
         figures: Folder for the figures of the page, None to write none.
         figure_format: Format of the files in `figures`, ``'pdf'``, ``'svg'`` or ``'png'``.
+        compare: Whether to compare two tests of the same images instead.
     """
 
     folders: Sequence[str]
@@ -37,6 +38,7 @@ class ReportOptions:
     html: str | None = None
     figures: str | None = None
     figure_format: str = 'pdf'
+    compare: bool = False
 
 
 def build_parser() -> ToolParser:
@@ -44,9 +46,19 @@ def build_parser() -> ToolParser:
     parser = ToolParser(
         runs=False,
         description=__doc__,
-        examples=['work_dirs', 'work_dirs/*/digits --html report.html'],
+        examples=[
+            'work_dirs',
+            'work_dirs/*/digits --html report.html',
+            'work_dirs/ce/digits work_dirs/mbls/digits --compare',
+        ],
     )
     parser.add_argument('folders', nargs='+', help='work dirs, or folders above them')
+    parser.add_argument(
+        '--compare',
+        action='store_true',
+        help='compare two tests of the same images, A and B: differences of their metrics, with '
+        'intervals over images',
+    )
     parser.add_argument('--format', choices=FORMATS, help='default: that of --out, else text')
     parser.add_argument('--out', metavar='FILE', help='file to write to, instead of the terminal')
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from mmcalib.cli.report import ReportOptions
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, whole_file
+from mmcalib.reports.compare_tests import compare_tests
 from mmcalib.reports.formats import format_tables
 from mmcalib.reports.tables import Table, tables_from_runs
 from mmcalib.reports.tested_runs import TestedRun, find_runs
@@ -24,9 +26,15 @@ FORMAT_OF_SUFFIX = {
 }
 
 
+COMPARISON_FORMATS = ('text', 'markdown', 'latex', 'json')
+
+
 def report_runs(options: ReportOptions) -> None:
-    """Write or print the tables of all tested runs below some folders, and their page."""
+    """Write or print the tables of all tested runs below some folders, or compare two of them."""
     check_outputs(options)
+    if options.compare:
+        write_content(comparison_text(options), options.out)
+        return
     formats = output_formats(options)
     runs, excluded = find_runs(options.folders)
     tables = tables_from_runs(runs, options.protocol)
@@ -38,6 +46,30 @@ def report_runs(options: ReportOptions) -> None:
         if output_format in ('csv', 'json'):
             print_notes(tables, excluded)
         write_content(content, path)
+
+
+def comparison_text(options: ReportOptions) -> str:
+    """Return the comparison of two tests in the format that the options name."""
+    excluded_options = {
+        '--html': options.html,
+        '--figures': options.figures,
+        '--protocol': options.protocol,
+    }
+    for option, value in excluded_options.items():
+        if value is not None:
+            raise UserError(f'--compare has no {option}: leave it out')
+    if len(options.folders) != 2:
+        raise UserError(f'--compare takes two tests, A and B, got {len(options.folders)}')
+    output_format = tables_format(options)
+    if output_format not in COMPARISON_FORMATS:
+        raise UserError(
+            f'--compare writes {", ".join(COMPARISON_FORMATS)}, not {output_format}: '
+            'name a file that ends so, or another --format'
+        )
+    comparison = compare_tests(*options.folders)
+    if output_format == 'json':
+        return json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)
+    return comparison.write(output_format)
 
 
 def page_content(

@@ -6,6 +6,8 @@ from mmcalib.metrics.by_class import (
 from mmcalib.metrics.by_class import (
     predicted_class_calibration as predicted_class_calibration,
 )
+from mmcalib.metrics.compare import Comparison as Comparison
+from mmcalib.metrics.compare import compare as compare
 from mmcalib.metrics.definitions import NAMES as NAMES
 from mmcalib.metrics.evaluate import evaluate as evaluate
 from mmcalib.metrics.image_scores import image_failure_figures as image_failure_figures

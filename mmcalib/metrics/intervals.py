@@ -211,24 +211,27 @@ def gap_intervals(
     if len(bins) < 2:
         return dict.fromkeys(errors, (float('nan'), float('nan')))
     targets = targets or {}
-    pooled = bins.sum(dim=0)
-    count, correct, conf = pooled
-    noise = _resampled_gaps(bins, num_bootstrap=num_bootstrap, seed=seed) - (correct - conf)
-    spread = noise.square().mean(dim=0).sqrt()
-    variance, directions = torch.linalg.eigh(noise.T @ noise / len(noise))
-    gaps = GapNoise(
-        count=count,
-        conf=conf,
-        gaps=correct - conf,
-        noise=noise * widening_factors(len(bins), num_bootstrap, seed)[:, None],
-        spread=spread,
-        component=directions[:, -1] * variance[-1].sqrt(),
-    )
+    gaps = gap_noise(bins, num_bootstrap=num_bootstrap, seed=seed)
     bounds = {}
     for name, error in errors.items():
         low, high = _gap_interval(error, targets.get(name, error), gaps, tail=(1 - coverage) / 2)
         bounds[name] = _clamp_ends(low, high, limits.get(name))
     return bounds
+
+
+def gap_noise(bins: Tensor, *, num_bootstrap: int, seed: int) -> GapNoise:
+    """Return the gaps of the sum of ``(U, 3, B)`` bins of units, and how resampling moves them."""
+    count, correct, conf = bins.sum(dim=0)
+    noise = _resampled_gaps(bins, num_bootstrap=num_bootstrap, seed=seed) - (correct - conf)
+    variance, directions = torch.linalg.eigh(noise.T @ noise / len(noise))
+    return GapNoise(
+        count=count,
+        conf=conf,
+        gaps=correct - conf,
+        noise=noise * widening_factors(len(bins), num_bootstrap, seed)[:, None],
+        spread=noise.square().mean(dim=0).sqrt(),
+        component=directions[:, -1] * variance[-1].sqrt(),
+    )
 
 
 def _resampled_gaps(bins: Tensor, *, num_bootstrap: int, seed: int) -> Tensor:
@@ -292,33 +295,46 @@ def _gap_interval(
     error: Formula, target: Formula, gaps: GapNoise, *, tail: float
 ) -> tuple[float, float]:
     """Return the interval of one error; see :func:`gap_intervals`."""
-    estimate = gaps.value(error, gaps.gaps)
-    # An estimate below the median of the noise alone is small by chance.
-    upper_estimate = torch.maximum(estimate, gaps.value(error, gaps.noise).median())
-
-    def may_be_as_large(step: float) -> bool:
-        errors = gaps.value(error, gaps.widened(step) + gaps.noise)
-        return (errors >= estimate).double().mean() > tail
-
-    low_step = gaps.vanishing_step
-    if not may_be_as_large(low_step):
-        low_step = _last_inside(may_be_as_large, 0.0, low_step)
     highest = []
     for path, start in (
         (gaps.widened, gaps.vanishing_step),
         (gaps.moved, 0.0),
         (gaps.moved_back, 0.0),
     ):
-
-        def may_be_as_small(step: float, path: Callable = path) -> bool:
-            errors = gaps.value(error, path(step) + gaps.noise)
-            return (errors <= upper_estimate).double().mean() > tail
-
-        high_step = _largest_step(may_be_as_small, start)
+        high_step = largest_plausible_step(error, gaps, path, start, tail=tail)
         if high_step is not None:
             highest.append(gaps.value(target, path(high_step)))
+    low_step = least_plausible_step(error, gaps, tail=tail)
     low = gaps.value(target, gaps.widened(low_step))
     return low.item(), max(highest).item()
+
+
+def least_plausible_step(error: Formula, gaps: GapNoise, *, tail: float) -> float:
+    """Return the step of the smallest widened gaps that may give an error as large as measured."""
+    estimate = gaps.value(error, gaps.gaps)
+
+    def may_be_as_large(step: float) -> bool:
+        errors = gaps.value(error, gaps.widened(step) + gaps.noise)
+        return (errors >= estimate).double().mean() > tail
+
+    if may_be_as_large(gaps.vanishing_step):
+        return gaps.vanishing_step
+    return _last_inside(may_be_as_large, 0.0, gaps.vanishing_step)
+
+
+def largest_plausible_step(
+    error: Formula, gaps: GapNoise, path: Callable[[float], Tensor], start: float, *, tail: float
+) -> float | None:
+    """Return the largest step of a path whose gaps may give an error as small as measured."""
+    estimate = gaps.value(error, gaps.gaps)
+    # An estimate below the median of the noise alone is small by chance.
+    upper_estimate = torch.maximum(estimate, gaps.value(error, gaps.noise).median())
+
+    def may_be_as_small(step: float) -> bool:
+        errors = gaps.value(error, path(step) + gaps.noise)
+        return (errors <= upper_estimate).double().mean() > tail
+
+    return _largest_step(may_be_as_small, start)
 
 
 def _largest_step(is_inside: Callable[[float], bool], start: float) -> float | None:

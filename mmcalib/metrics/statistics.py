@@ -22,7 +22,7 @@ from mmcalib.metrics.outcomes import Outcomes
 def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     """Return the per-image tables of segmented images, and the sums of NLL and Brier score.
 
-    The keys are attributes of :class:`CalibrationStatistics`, but for ``image_sums``.
+    The keys are attributes of :class:`CalibrationStatistics`.
     """
     if not images:
         return {}
@@ -38,8 +38,14 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     return tables
 
 
-def tables_of_classified(outcomes: Outcomes, num_bins: int) -> dict[str, Tensor]:
-    """Return the per-image tables of a classifier, whose images have one prediction each."""
+def tables_of_classified(outcomes: Outcomes, labels: Tensor, num_bins: int) -> dict[str, Tensor]:
+    """Return the per-image tables of a classifier, whose images have one prediction each.
+
+    Args:
+        outcomes: Outcomes of n images.
+        labels: ``(n,)`` int64 true classes.
+        num_bins: B.
+    """
     num_images = len(outcomes.conf)
     image_index = torch.arange(num_images, device='cpu')
     bin_position = log_bin_index(1 - outcomes.conf)
@@ -47,7 +53,12 @@ def tables_of_classified(outcomes: Outcomes, num_bins: int) -> dict[str, Tensor]
     log_bins[image_index, 0, bin_position] = 1
     log_bins[image_index, 1, bin_position] = outcomes.correct.int()
     bins, sums = tables_by_group(outcomes, image_index, num_images, num_bins)
-    return {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': log_bins}
+    return {
+        'image_bins': bins,
+        'image_sums': sums,
+        'image_narrow_bins': log_bins,
+        'image_labels': labels,
+    }
 
 
 def add_image_index(tables: Sequence[Tensor]) -> Tensor:
@@ -70,6 +81,10 @@ class CalibrationStatistics:
             count, correct, sum of confidences. There are at most some 6,000, none of them empty.
         image_bins: ``(n, 3, B)`` float64 bins of equal width of each image, in the order of the
             dataset.
+        image_sums: ``(n, 2)`` float64 sums of each image's NLL and Brier score, which is 0 if no
+            metric asked for it.
+        image_labels: ``(n,)`` int64 labels of classified images, by which two tests know that they
+            are of the same images; None for segmented ones.
         image_narrow_bins: ``(n, 3, 98)`` int32 log bins of each image
             (:mod:`mmcalib.metrics.log_bins`): the numbers of labelled predictions, of correct ones,
             and of unlabelled ones; None if the protocol leaves out pixels by their labels.
@@ -87,6 +102,8 @@ class CalibrationStatistics:
     num_bins: int
     narrow_bins: Tensor
     image_bins: Tensor | None = None
+    image_sums: Tensor | None = None
+    image_labels: Tensor | None = None
     image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None
     classes: list[str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ def mark_masked(values: Array, labels: Array) -> tuple[Array, Array]:
     if value_mask is not None:
         if np.shape(labels) != value_mask.shape and value_mask.ndim > 1:
             value_mask = value_mask.any(axis=1)
-        if np.size(labels) != value_mask.size:
+        if math.prod(np.shape(labels)) != value_mask.size:
             return values, labels  # A later check of their shapes raises an error.
         value_mask = value_mask.reshape(np.shape(labels))
         mask = value_mask if mask is None else mask | value_mask

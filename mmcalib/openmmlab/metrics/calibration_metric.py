@@ -210,7 +210,6 @@ class CalibrationMetric(ListMetric):
         groups = tally.sums()
         whole = groups[0] if len(groups) == 1 else sum_counts(groups, self.num_bins)
         values = {name: protocol.value(name, groups, whole) for name in self.metrics}
-        image_sums = image_tables.pop('image_sums', None)
         self.statistics = self._statistics(dict(values), whole, image_tables)
         self._log_count(int(whole.count), len(results))
         self._log_tables(self.statistics)
@@ -218,7 +217,7 @@ class CalibrationMetric(ListMetric):
             values |= protocol.intervals(
                 self.metrics,
                 groups,
-                (image_tables['image_bins'], image_sums),
+                (image_tables['image_bins'], image_tables['image_sums']),
                 coverage=self.confidence_interval,
                 num_bootstrap=self.num_bootstrap,
                 seed=self.seed,
@@ -236,7 +235,8 @@ class CalibrationMetric(ListMetric):
         outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
         strata = self._strata_by_class(outcomes, predictions.num_classes)
         counts = count_outcomes(outcomes, self.num_bins, strata=strata)
-        return counts, tables_of_classified(outcomes, self.num_bins)
+        labels = predictions.labels[predictions.valid]
+        return counts, tables_of_classified(outcomes, labels, self.num_bins)
 
     def _strata_by_class(
         self, outcomes: Outcomes, num_classes: int

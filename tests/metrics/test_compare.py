@@ -1,0 +1,163 @@
+"""Paired differences of two models: a loop, a paired t-test, and how often they hold the truth."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mmcalib import compare, measure
+from mmcalib.metrics.intervals import bootstrap_weights, widening_factors
+
+MEANS = ['accuracy', 'NLL', 'Brier', 'gap', 'confidence']
+
+
+def two_models(count, *, num_classes=4, seed=0):
+    """Return the probabilities of two models, of which B is less confident, and the labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(count, num_classes, generator=generator)
+    other = logits + torch.randn(count, num_classes, generator=generator)
+    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    return logits.double().softmax(1), (other / 2).double().softmax(1), labels
+
+
+def terms(probs, labels):
+    """Return what each prediction adds to the mean of each metric."""
+    conf, predicted = probs.max(dim=1)
+    correct = (predicted == labels).double()
+    one_hot = torch.nn.functional.one_hot(labels, probs.shape[1])
+    return {
+        'accuracy': 100 * correct,
+        'NLL': -probs.gather(1, labels[:, None])[:, 0].log(),
+        'Brier': (probs - one_hot).square().sum(dim=1),
+        'gap': 100 * (conf - correct),
+        'confidence': 100 * conf,
+    }
+
+
+def test_compare_means_equal_loop_over_resamples():
+    a, b, labels = two_models(12)
+    found = compare(a, b, labels, MEANS, interval=0.9)
+    factors = widening_factors(12, 1000, 0).tolist()
+    for name in MEANS:
+        values_a = terms(a, labels)[name].tolist()
+        values_b = terms(b, labels)[name].tolist()
+        difference = sum(values_b) / 12 - sum(values_a) / 12
+        resampled = []
+        for weights in bootstrap_weights(12, num_bootstrap=1000, seed=0):
+            for row in weights.tolist():
+                mean_a = sum(w * value for w, value in zip(row, values_a, strict=True)) / 12
+                mean_b = sum(w * value for w, value in zip(row, values_b, strict=True)) / 12
+                factor = factors[len(resampled)]
+                resampled.append(difference + factor * (mean_b - mean_a - difference))
+        low, high = np.quantile(resampled, [0.05, 0.95])
+        assert found[name] == pytest.approx(difference)
+        assert (found[f'{name}_low'], found[f'{name}_high']) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize('name', MEANS)
+def test_compare_means_equal_paired_t_interval(name):
+    a, b, labels = two_models(600)
+    found = compare(a, b, labels, name)
+    differences = terms(b, labels)[name] - terms(a, labels)[name]
+    error = differences.std().item() / math.sqrt(600)
+    half = stats.t.ppf(0.975, 599) * error
+    assert found[name] == pytest.approx(differences.mean().item())
+    assert found[f'{name}_low'] == pytest.approx(found[name] - half, abs=0.12 * half)
+    assert found[f'{name}_high'] == pytest.approx(found[name] + half, abs=0.12 * half)
+
+
+def test_compare_groups_of_other_sizes_equal_delta_interval():
+    a, b, labels = two_models(900)
+    groups = np.arange(900) ** 2 // 9000
+    found = compare(a, b, labels, ['NLL'], groups=groups)
+    differences = (terms(b, labels)['NLL'] - terms(a, labels)['NLL']).numpy()
+    mean = differences.mean()
+    residuals = np.bincount(groups, differences - mean)
+    num_groups = len(residuals)
+    error = math.sqrt(num_groups / (num_groups - 1) * np.square(residuals).sum()) / 900
+    half = stats.t.ppf(0.975, num_groups - 1) * error
+    width = found['NLL_high'] - found['NLL_low']
+    assert width == pytest.approx(2 * half, rel=0.15)
+    assert found.units == f'{num_groups} groups'
+
+
+def test_compare_values_are_those_of_measure():
+    a, b, labels = two_models(300)
+    found = compare(a, b, labels)
+    assert found.a == dict(measure(a, labels)) and found.b == dict(measure(b, labels))
+    assert found.names == ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy']
+    assert found['AECE'] == found.b['AECE'] - found.a['AECE']
+    assert 'AECE_low' not in found and 'Not judged, without an interval: AECE.' in str(found)
+    assert json.loads(json.dumps(found.to_dict()))['difference']['ECE'] == found['ECE']
+
+
+def test_compare_sides_swapped_changes_signs():
+    a, b, labels = two_models(300)
+    there = compare(a, b, labels, ['ECE', 'NLL'])
+    back = compare(b, a, labels, ['ECE', 'NLL'])
+    for name in ('ECE', 'NLL'):
+        assert back[name] == -there[name]
+        expected = (-there[f'{name}_high'], -there[f'{name}_low'])
+        assert (back[f'{name}_low'], back[f'{name}_high']) == pytest.approx(expected)
+
+
+def test_compare_model_with_itself_is_not_told_apart():
+    a, _, labels = two_models(100)
+    found = compare(a, a, labels)
+    assert found.told_apart == []
+    assert all(value == 0 for value in found.values())
+
+
+def test_compare_overconfident_model_is_told_apart():
+    a, b, labels = two_models(2000)
+    found = compare(a, b, labels)
+    assert 'ECE' in found.told_apart and 'NLL' in found.told_apart
+    assert f'B has a {"lower" if found["NLL"] < 0 else "higher"} NLL: ' in str(found)
+
+
+def test_compare_maps_have_images_as_units():
+    a, b, labels = two_models(600)
+    maps_a = a.view(6, 10, 10, 4).movedim(-1, 1)
+    maps_b = b.view(6, 10, 10, 4).movedim(-1, 1)
+    by_map = compare(maps_a, maps_b, labels.view(6, 10, 10), ['NLL', 'ECE'])
+    by_group = compare(a, b, labels, ['NLL', 'ECE'], groups=np.arange(600) // 100)
+    assert dict(by_map) == pytest.approx(dict(by_group))
+    assert (by_map.units, by_group.units) == ('6 images', '6 groups')
+
+
+def test_compare_one_group_has_no_intervals():
+    a, b, labels = two_models(30)
+    found = compare(a, b, labels, ['NLL', 'ECE'], groups=['one'] * 30)
+    assert found.told_apart == []
+    assert math.isnan(found['NLL_low']) and found.to_dict()['difference']['ECE_low'] is None
+    assert 'Not judged, without an interval: NLL, ECE.' in str(found)
+
+
+A, B, LABELS = two_models(5)
+SEVERAL = torch.full((5, 4), 0.9)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'options', 'message'),
+    [
+        ((A, B[:4], LABELS), {}, 'b: '),
+        ((A, B[:, :3] / B[:, :3].sum(1, keepdim=True), LABELS.clamp(max=2)), {}, 'the shapes'),
+        ((A, B.where(B < 0.5, torch.nan), LABELS), {}, 'b: .*outside'),
+        ((A.log(), B, LABELS), {}, 'a: .*logits'),
+        ((A, B, LABELS), dict(interval=95), 'interval must be'),
+        ((A, B, LABELS), dict(interval=None), 'interval must be'),
+        ((A, B, LABELS), dict(groups=[1, 2]), 'got 2'),
+        ((A, B, LABELS, 'AECE'), {}, 'no interval'),
+        ((A, B, LABELS, 'EEC'), {}, 'did you mean ECE'),
+        ((A, B, LABELS * 0 + 9), dict(ignore_index=9), 'no prediction is valid'),
+        ((SEVERAL, SEVERAL, torch.ones(5, 4).long()), {}, 'label by label'),
+        ((np.ma.array(A.numpy(), mask=A.numpy() > 0.9), B, LABELS), {}, 'masked in one'),
+    ],
+)
+def test_compare_invalid_input_raises(arguments, options, message):
+    with pytest.raises((TypeError, ValueError), match=message) as error:
+        compare(*arguments, **options)
+    assert '\n' not in str(error.value)
