@@ -137,11 +137,11 @@ def find_metric(name: str) -> Metric:
         return METRICS[name]
     base_name, _, level_text = str(name).partition('_')
     if base_name not in WITH_LEVEL:
-        of_label = str(name).removesuffix('_macro')
-        if of_label != name and of_label in NAMES:
+        label_metric = str(name).removesuffix('_macro')
+        if label_metric != name and label_metric in NAMES:
             raise UserError(
-                f'{name} comes with {of_label} of several labels: give metrics=[{of_label!r}], and '
-                f"take ['{name}'] of the result"
+                f'{name} comes with {label_metric} of several labels: give '
+                f"metrics=[{label_metric!r}], and take ['{name}'] of the result"
             )
         choices = (*NAMES, *(f'{base_name}_LEVEL' for base_name in WITH_LEVEL))
         hint = suggestion(str(name), choices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import threading
 from dataclasses import fields, replace
 from typing import TypeVar
 
@@ -12,6 +13,10 @@ from torch import Tensor
 
 BLOCK_BYTES = 1 << 20
 ALIGNMENT = 16
+# A process that is forked has blocks of its own. Windows has neither forks nor these flags.
+PRIVATE = {}
+if hasattr(mmap, 'MAP_PRIVATE'):
+    PRIVATE['flags'] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 Result = TypeVar('Result')
 
 
@@ -33,12 +38,12 @@ class KeptMemory:
         for field in fields(result):
             value = getattr(result, field.name)
             if torch.is_tensor(value):
-                copies[field.name] = self._copy(value)
+                copies[field.name] = self.copy(value)
             elif isinstance(value, dict):
-                copies[field.name] = {name: self._copy(tensor) for name, tensor in value.items()}
+                copies[field.name] = {name: self.copy(tensor) for name, tensor in value.items()}
         return replace(result, **copies)
 
-    def _copy(self, values: Tensor) -> Tensor:
+    def copy(self, values: Tensor) -> Tensor:
         """Return a copy of a tensor on the CPU in a block."""
         size = values.numel() * values.element_size()
         if size == 0 or values.device.type != 'cpu':
@@ -46,12 +51,22 @@ class KeptMemory:
         start = math.ceil(self._used / ALIGNMENT) * ALIGNMENT
         if self._block is None or start + size > len(self._block):
             # The tensor owns the anonymous mapping, which ends with the last result in it.
-            memory = mmap.mmap(-1, max(BLOCK_BYTES, size))
+            memory = mmap.mmap(-1, max(BLOCK_BYTES, size), **PRIVATE)
             self._block = torch.frombuffer(memory, dtype=torch.uint8)
             start = 0
         self._used = start + size
         copy = self._block[start : start + size].view(values.dtype).view(values.shape)
         return copy.copy_(values)
+
+
+class ThreadMemory(threading.local):
+    """Memory for what a function returns, whose caller may keep it for each of many images."""
+
+    def __init__(self) -> None:
+        self.memory = KeptMemory()
+
+
+MEMORY = ThreadMemory()
 
 
 def own_storage(state: dict) -> dict:

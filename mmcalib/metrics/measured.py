@@ -37,7 +37,7 @@ class Measured(dict[str, Value]):
     Args:
         values: Values by key.
         coverage: Coverage of the intervals, such as 0.95; None without them.
-        unit: What the intervals are over, such as ``'image'``.
+        unit: Kind of the units that the intervals are over, such as ``'image'``.
         num_units: The number of these; None if it differs between labels.
         statistics: Tables that diagrams are drawn from; None of several labels.
         by_label: The same for each of several labels.

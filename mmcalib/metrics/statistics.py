@@ -15,6 +15,7 @@ from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics.bins import bin_index, equal_mass_bins
 from mmcalib.metrics.counts import Counts, tables_by_group
+from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
 
@@ -109,6 +110,9 @@ class CalibrationStatistics:
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
     objects: Tensor | None = None
+
+    def __getstate__(self) -> dict:
+        return own_storage(vars(self))
 
     @property
     def num_predictions(self) -> int:

@@ -14,6 +14,7 @@ from mmcalib.errors import UserError, warn
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.kept_memory import MEMORY
 from mmcalib.metrics.measured import Measured, Value
 from mmcalib.metrics.names import MACRO
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
@@ -210,7 +211,7 @@ class StreamingMetrics:
             metrics=values,
             protocol=self.protocol_name,
             num_bins=self.num_bins,
-            narrow_bins=whole.condensed_table(),
+            narrow_bins=MEMORY.memory.copy(whole.condensed_table()),
         )
         if self.interval is None:
             return Measured(values, statistics=statistics)
@@ -221,7 +222,7 @@ class StreamingMetrics:
         num_units = int(is_filled.sum())
         unit = 'prediction'
         if (count_by_image > 1).any():
-            statistics.image_bins = bins[is_filled]
+            statistics.image_bins = MEMORY.memory.copy(bins[is_filled])
             unit = 'image'
         if groups is not None:
             unit = 'group'

@@ -1,10 +1,11 @@
-"""What measure, evaluate and a stream return: a dict, a table, JSON, and tables for diagrams."""
+"""The result of measure, evaluate and a stream: a dict, a table, JSON, and a copy by pickle."""
 
 import copy
 import io
 import json
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -122,6 +123,24 @@ def test_measured_copies_are_equal_dicts_that_torch_loads():
         assert list(copied) == list(measured)
     assert asdict(Record(measured))['metrics'] == measured
     assert '[' not in str(Measured({'ECE': 1.5}))
+
+
+def test_measured_statistics_are_not_those_of_others():
+    logits, labels = draw_rows()
+    scales = [0.1 * n for n in range(1, 40)]
+
+    def measure_scaled(scale):
+        return mmcalib.measure((logits * scale).softmax(dim=1), labels, ['ECE', 'NLL'])
+
+    with ThreadPoolExecutor(4) as pool:
+        measurements = [*pool.map(measure_scaled, scales)]
+    for scale, measured in zip(scales, measurements, strict=True):
+        conf, predicted = (logits * scale).softmax(dim=1).max(dim=1)
+        count, correct, conf_sum = measured.statistics.narrow_bins.sum(dim=1)
+        assert count == len(labels)
+        assert correct == (predicted == labels).sum()
+        assert conf_sum == pytest.approx(conf.double().sum().item(), rel=1e-6)
+    assert len(pickle.dumps(measurements[0].statistics)) < 20_000
 
 
 def test_stream_without_updates_is_nan_with_a_warning_here():

@@ -109,7 +109,6 @@ def test_confidence_maps_of_arrays_show_pixels(kind):
     images, logits, labels = draw_maps()
     probs = logits.softmax(dim=1)
     palette = [[10, 20, 30], [200, 0, 0], [0, 200, 0], [0, 0, 200]]
-    options = dict(ignore_index=255, palette=palette)
     images[:, :, 0, 0] = 0
     images[:, :, 0, 1] = 255
     if kind == 'arrays':
@@ -118,7 +117,7 @@ def test_confidence_maps_of_arrays_show_pixels(kind):
         inputs = images / 255 * 4 - 2, probs, labels
     else:
         inputs = images, probs, labels
-    figure = mmcalib.confidence_maps(*inputs, **options)
+    figure = mmcalib.confidence_maps(*inputs, ignore_index=255, palette=palette)
     image, label, predicted, _, errors = map_pixels(figure)
     difference = np.abs(image.astype(int) - images[0].movedim(0, -1).numpy())
     assert difference.max() <= (1 if kind == 'floats' else 0)
