@@ -108,13 +108,13 @@ def build_parser() -> ToolParser:
         help="for a temperature: the lowest NLL, or the lowest ECE on the paper's grid 0.1, 0.2, … "
         '10.0 (default: nll)',
     )
-    for name, what in (
+    for name, parameters in (
         ('diagonal', 'the scales of vector and matrix'),
         ('off-diagonal', 'the off-diagonal elements of matrix'),
         ('intercept', 'the shifts of vector and matrix'),
     ):
         group.add_argument(
-            f'--{name}', type=float, metavar='LAMBDA', help=f'weight of the penalty on {what}'
+            f'--{name}', type=float, metavar='LAMBDA', help=f'weight of the penalty on {parameters}'
         )
 
     group = parser.add_argument_group('data')

@@ -274,23 +274,25 @@ def check_counted_once(members: Sequence[Mapping]) -> None:
         )
 
 
-def check_same_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:
+def check_same_model(recorded: Mapping | None, current: Mapping, file: str | Path) -> None:
     """Refuse a file that was made with another model, whose figures would be mistaken for its own.
 
     Args:
-        there: Description of the model in the file, None if it has none.
-        here: Description of the model that predicts.
+        recorded: Description of the model in the file, None if it has none.
+        current: Description of the model that predicts.
         file: Path of the file.
     """
     try:
-        difference = next(differences(identity(there), identity(here)), None)
-        if len(there['members']) != len(here['members']):
-            difference = f'it has {len(there["members"])} members, and not {len(here["members"])}'
+        difference = next(differences(identity(recorded), identity(current)), None)
+        if len(recorded['members']) != len(current['members']):
+            difference = (
+                f'it has {len(recorded["members"])} members, and not {len(current["members"])}'
+            )
     except (KeyError, TypeError):
         difference = 'the file does not name its model'
     if difference is not None:
         raise UserError(
-            f'{file} was made with another model than {", ".join(checkpoint_paths(here))}: '
+            f'{file} was made with another model than {", ".join(checkpoint_paths(current))}: '
             f'{difference}. Make it again with these checkpoints and options'
         )
 

@@ -211,18 +211,21 @@ def digest(node: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(there: object, here: object, path: str = '') -> Iterator[str]:
+def differences(recorded: object, current: object, path: str = '') -> Iterator[str]:
     """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in dict.fromkeys([*there, *here]):
-            yield from differences(there.get(key), here.get(key), f'{path}.{key}'.lstrip('.'))
-    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        for index, (old, new) in enumerate(zip(there, here, strict=True)):
+    if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        for key in dict.fromkeys([*recorded, *current]):
+            key_path = f'{path}.{key}'.lstrip('.')
+            yield from differences(recorded.get(key), current.get(key), key_path)
+        return
+    if isinstance(recorded, list) and isinstance(current, list) and len(recorded) == len(current):
+        for index, (old, new) in enumerate(zip(recorded, current, strict=True)):
             yield from differences(old, new, f'{path}.{index}')
-    elif there != here:
-        old = shorten(str(there), 99, placeholder='…')
-        new = shorten(str(here), 99, placeholder='…')
-        yield f'{path} {old} (here: {new})'
+        return
+    if recorded != current:
+        old_text = shorten(str(recorded), 99, placeholder='…')
+        new_text = shorten(str(current), 99, placeholder='…')
+        yield f'{path} {old_text} (here: {new_text})'
 
 
 def identity(model: Mapping) -> dict:

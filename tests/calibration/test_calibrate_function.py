@@ -274,7 +274,7 @@ def test_calibrate_auto_several_labels_text_says_what_is_compared(images_per_gro
 
 @pytest.mark.parametrize('factor', [1e-4, 1e4])
 def test_calibrate_logits_of_another_scale_scale_temperature(factor):
-    """Of cosines the best temperature is below 0.01, though many predictions are wrong."""
+    """Cosines have a best temperature below 0.01, though many predictions are wrong."""
     network, inputs, labels = make_data(num_images=240)
     loader = make_loader(inputs, labels)
     expected = mmcalib.calibrate(network, loader, groups=range(240))

@@ -1,4 +1,4 @@
-"""What ``mmcalib.calibrate`` refuses, in one line."""
+"""Mistakes that ``mmcalib.calibrate`` refuses in one line."""
 
 import functools
 import threading

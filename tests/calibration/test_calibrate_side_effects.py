@@ -1,4 +1,4 @@
-"""What ``mmcalib.calibrate`` leaves as it was: the model, its inputs and the random states."""
+"""``mmcalib.calibrate`` changes neither the model, nor its inputs, nor the random states."""
 
 import copy
 import functools

@@ -40,7 +40,7 @@ def choose(draw, *, pixels=False):
         (lambda logits: logits, 4, [NONE]),
         (lambda logits: logits / 2.5, 4, ['temperature']),
         (lambda logits: logits * TRUE_SCALES + TRUE_SHIFTS, 4, ['vector']),
-        # Of one logit, both are a scale and a shift.
+        # With one logit, both are a scale and a shift.
         (lambda logits: 0.3 * logits - 1, 1, ['platt', 'vector']),
     ],
 )

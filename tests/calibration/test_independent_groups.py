@@ -1,4 +1,4 @@
-"""Which images are independent, as far as their errors tell."""
+"""Runs of neighbouring images that are independent, as far as their errors tell."""
 
 import numpy as np
 import pytest

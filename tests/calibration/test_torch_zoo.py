@@ -1,7 +1,7 @@
-"""What mmcalib.calibrate makes of the models of timm, torchvision, transformers and MONAI.
+"""Calibrations of models of timm, torchvision, transformers and MONAI.
 
-Their weights are random and classes few: the layer that takes the scaling up is found by running
-them. A few by default, all with ``--all-configs``, which prints the table (``-s``).
+Their weights are random and their classes few: the layer that absorbs the scaling is found when
+they run. A few models are tried by default, all with ``--all-configs``; ``-s`` prints the table.
 """
 
 from importlib import import_module
@@ -72,8 +72,14 @@ def transformers(name):
 def monai(name):
     library = import_module('monai.networks.nets')
     if 'UNet' in name:
-        options = dict(channels=(4, 8), strides=(2,), num_res_units=2 if 'units' in name else 0)
-        model = library.UNet(3, in_channels=3, out_channels=CLASSES, **options)
+        model = library.UNet(
+            3,
+            in_channels=3,
+            out_channels=CLASSES,
+            channels=(4, 8),
+            strides=(2,),
+            num_res_units=2 if 'units' in name else 0,
+        )
     else:
         model = library.SegResNet(3, init_filters=8, in_channels=3, out_channels=CLASSES)
     return model, (16, 16, 16), {'dense': True}
@@ -92,36 +98,36 @@ LIBRARIES = {
 
 
 @torch.no_grad()
-def informed_labels(labels, model, inputs, logits=None):
-    """Random labels of which the logits say more than nothing, so that there is a temperature."""
+def redraw_labels(labels, model, inputs, logits=None):
+    """Redraw labels until the logits predict them better than chance, so that a fit is finite."""
     outputs = [model.eval()(image[None]) for image in inputs]
-    outputs = torch.cat([find_logits(output, logits) for output in outputs])
-    while outputs.gather(1, labels[:, None]).mean() <= outputs.mean():
+    all_logits = torch.cat([find_logits(output, logits) for output in outputs])
+    while all_logits.gather(1, labels[:, None]).mean() <= all_logits.mean():
         labels = torch.randint(CLASSES, labels.shape)
     return labels
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
 @pytest.mark.parametrize('entry', LIBRARIES)
-def test_where_a_temperature_goes(entry, request):
+def test_calibrate_library_model_folds_into_last_layer(entry, request):
     if entry not in FEW and not request.config.getoption('all_configs'):
         pytest.skip('needs --all-configs')
     make, name, expected = LIBRARIES[entry]
     pytest.importorskip(make.__name__)
     torch.manual_seed(0)
     model, size, options = make(name)
-    for module in model.modules():  # so that random weights give logits that matter
+    for module in model.modules():  # Larger weights give logits that matter.
         if isinstance(module, nn.Linear) and module.out_features == CLASSES:
             nn.init.normal_(module.weight, std=0.3)
-    dense = options.pop('dense', False)
-    labels = torch.randint(CLASSES, (12, *size) if dense else (12,))
+    is_dense = options.pop('dense', False)
+    labels = torch.randint(CLASSES, (12, *size) if is_dense else (12,))
     inputs = torch.randn(12, 3, *size)
-    labels = informed_labels(labels, model, inputs, **options)
+    labels = redraw_labels(labels, model, inputs, **options)
     batches = list(zip(inputs.split(4), labels.split(4), strict=True))
     scaler = mmcalib.posthoc.TemperatureScaler()
-    found = mmcalib.calibrate(model, batches, method=scaler, **options)
-    placed = ', '.join(found.folded_into) or f'attached: {found.attached}'
-    print(f'{entry}: {placed} ({found.difference:.1e})')
-    assert found.folded_into == expected
+    calibrated = mmcalib.calibrate(model, batches, method=scaler, **options)
+    placement = ', '.join(calibrated.folded_into) or f'attached: {calibrated.attached}'
+    print(f'{entry}: {placement} ({calibrated.difference:.1e})')
+    assert calibrated.folded_into == expected
     if expected:
-        assert found.model.state_dict().keys() == model.state_dict().keys()
+        assert calibrated.model.state_dict().keys() == model.state_dict().keys()

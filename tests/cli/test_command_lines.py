@@ -124,7 +124,8 @@ def test_command_line_refused_in_one_line(line, folder, run, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     last = run(*shlex.split(line), code=2).splitlines()[-1]
-    assert last.startswith(f'{line.split()[0]}: error: ') and REFUSED[line] in last
+    assert last.startswith(f'{line.split()[0]}: error: ')
+    assert REFUSED[line] in last
     assert not ('zzz' in line and 'did you mean' in last)
     assert not (folder / 'work_dirs').exists() and not list(folder.rglob('results*.json'))
 
@@ -222,8 +223,8 @@ def test_console_command_lists_and_runs_tools(monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             __main__.main()
             sys.exit()
-        said = capsys.readouterr()
-        return said.err if end.value.code else said.out
+        output = capsys.readouterr()
+        return output.err if end.value.code else output.out
 
     listed = run('--help')
     for line in (
@@ -243,7 +244,8 @@ def test_console_command_lists_and_runs_tools(monkeypatch, capsys):
 @pytest.mark.parametrize('path', sorted((ROOT / 'tools').glob('*.sh')), ids=lambda path: path.name)
 def test_shell_script_without_arguments_prints_usage(path):
     result = subprocess.run(['bash', path], capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and f'Usage: tools/{path.name}' in result.stderr
+    assert result.returncode == 2
+    assert f'Usage: tools/{path.name}' in result.stderr
 
 
 def test_shell_script_starts_tool_with_arguments(tmp_path):
@@ -257,11 +259,13 @@ def test_shell_script_starts_tool_with_arguments(tmp_path):
             files = ['a config.py', 'a.pth'][: 1 if tool == 'train' else 2]
             arguments = [f'{ROOT}/tools/dist_{tool}.sh', *files, '3', 'b.pth', '--out', 'o']
             environment = os.environ | {'PATH': path, 'PORT': '1234'} | machines
-            called = subprocess.check_output(['bash', *arguments], text=True, env=environment)
-            own = ['--launcher', 'pytorch', 'b.pth', '--out', 'o']
-            *started[tool], script = called.splitlines()[: -len([*files, *own])]
+            output = subprocess.check_output(['bash', *arguments], text=True, env=environment)
+            words = output.splitlines()
+            expected_arguments = [*files, '--launcher', 'pytorch', 'b.pth', '--out', 'o']
+            num_arguments = len(expected_arguments)
+            *started[tool], script = words[:-num_arguments]
             assert Path(script).name == f'{tool}.py'
-            assert called.splitlines()[-len([*files, *own]) :] == [*files, *own]
+            assert words[-num_arguments:] == expected_arguments
         assert started['train'] == started['test'] == started['calibrate']
         assert {'--nproc_per_node=3', '--master_port=1234'} <= {*started['train']}
         assert f'--nnodes={machines.get("NNODES", 1)}' in started['train']

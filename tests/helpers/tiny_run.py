@@ -70,10 +70,10 @@ def train(
 
     if by_epoch:
         interval = 1
-        length = dict(max_epochs=epochs)
+        train_cfg = dict(by_epoch=True, max_epochs=epochs, val_interval=interval)
     else:
         interval = STEPS
-        length = dict(max_iters=STEPS * epochs)
+        train_cfg = dict(by_epoch=False, max_iters=STEPS * epochs, val_interval=interval)
     runner = Runner(
         Model(loss, note),
         str(work_dir),
@@ -81,7 +81,7 @@ def train(
         val_dataloader=data_loader(1),
         val_evaluator=[Count(kill_at)],
         val_cfg={},
-        train_cfg=dict(by_epoch=by_epoch, val_interval=interval, **length) | cfg,
+        train_cfg=train_cfg | cfg,
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=1e-3)),
         custom_hooks=hooks,
         resume=resume,

@@ -104,7 +104,8 @@ def test_load_config_broken_file_raises(text, message, read, tmp_path, monkeypat
 )
 def test_load_config_base_of_package(base, loss, read):
     cfg = read(f"_base_ = '{base}'\ncustom_imports = dict(imports=['mmcalib'])\nwork_dir = 'w'\n")
-    assert cfg.work_dir == 'w' and loss in str(cfg.model)
+    assert cfg.work_dir == 'w'
+    assert loss in str(cfg.model)
     assert "_scope_='mmcalib'" not in cfg.pretty_text
 
 
@@ -140,7 +141,8 @@ def test_missing_data_message_names_source(tmp_path):
     wrapped = dict(type='RepeatDataset', dataset=dict(type='ConcatDataset', datasets=[dataset]))
     loaders = {'train_dataloader': dict(dataset=dataset), 'val_dataloader': dict(dataset=wrapped)}
     message = missing_data_message(loaders)
-    assert str(root) in message and 'VOCtrainval_11-May-2012.tar' in message
+    assert str(root) in message
+    assert 'VOCtrainval_11-May-2012.tar' in message
     inner = 'val_dataloader.dataset.dataset.datasets.0.data_root=…'
     assert f'--cfg-options train_dataloader.dataset.data_root=… {inner}' in message
     root.mkdir()

@@ -140,7 +140,8 @@ def difference_from_torch(
     if 'batch' in free:
         batches.append(torch.cat([pixels, pixels.flip(3)]))
     if 'height' in free:
-        size = [extent + more for extent, more in zip(pixels.shape[2:], LARGER_BY, strict=True)]
+        height, width = pixels.shape[2:]
+        size = (height + LARGER_BY[0], width + LARGER_BY[1])
         batches.append(F.interpolate(pixels, size, mode='bilinear'))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # Errors are raised too, so its log would repeat them.

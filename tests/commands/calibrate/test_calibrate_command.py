@@ -1,4 +1,4 @@
-"""What tools/calibrate.py writes and prints."""
+"""Files and figures of tools/calibrate.py."""
 
 import json
 from pathlib import Path

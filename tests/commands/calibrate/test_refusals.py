@@ -1,4 +1,4 @@
-"""What tools/calibrate.py refuses, and what it does not overwrite."""
+"""Mistakes that tools/calibrate.py refuses, and files that it does not overwrite."""
 
 import os
 import shutil

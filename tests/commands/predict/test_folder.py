@@ -420,7 +420,7 @@ def test_predict_names_of_classes_with_a_new_line_are_escaped(
         assert '3 images (3 of them before)' in text
 
 
-@pytest.mark.parametrize('found', [None, 0.25])
+@pytest.mark.parametrize('has_found', [False, True])
 @pytest.mark.parametrize(
     ('ious', 'text'),
     [
@@ -429,19 +429,17 @@ def test_predict_names_of_classes_with_a_new_line_are_escaped(
         ([0.25, 0.25], '2 of 2 objects {} an {}IoU below 0.5, the largest: sky'),
     ],
 )
-def test_gallery_one_object_has_its_verb(ious, text, found):
+def test_gallery_one_object_has_its_verb(ious, text, has_found):
     objects = []
     for number, iou in enumerate(ious, 1):
         item = dict(name='sky', object=number, pixels=9, expected_iou=iou)
-        item['found'] = None if found is None else iou
+        item['found'] = iou if has_found else None
         objects.append(item)
     row = dict(files='0', path='/0.png', objects=objects, label=None)
     page = gallery_page([row | dict(expected_accuracy=None, confidence=0.5)])
     verb = 'has' if text[0] == '1' else 'have'
-    if found is None:
-        expected = text.format(verb, 'expected ')
-    else:
-        expected = text.format(f'probably {verb}', '')
+    words = (f'probably {verb}', '') if has_found else (verb, 'expected ')
+    expected = text.format(*words)
     assert expected in ' '.join(page.split()) and '1 image,' in page
     # The whole picture is on the page, and a click shows it at its size.
     assert '<a class="fitted" href="pictures/0.png"><img' in page

@@ -126,20 +126,21 @@ def test_predict_classifier_equals_mean_of_members_and_views(count, photos, clas
         assert row['mutual_information'] == expected
 
 
-@pytest.mark.parametrize('own_views', [False, True])
-def test_predict_segmentor_views_are_mirrored_back(photos, segmentors, tmp_path, own_views):
+@pytest.mark.parametrize('has_tta_pipeline', [False, True])
+def test_predict_segmentor_views_are_mirrored_back(photos, segmentors, tmp_path, has_tta_pipeline):
     models, config, checkpoints = segmentors
-    options = dict(tta_scales=[1])
-    if own_views:  # with the steps for labels that mmseg's configs have there
+    if has_tta_pipeline:  # It has the steps for labels, as those of mmseg's configs.
         load, resize, label, pack = SEGMENTOR['test_dataloader']['dataset']['pipeline']
         flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
         views = dict(type='TestTimeAug', transforms=[[resize], flips, [label], [pack]])
-        (tmp_path / 'own.py').write_text(
+        (tmp_path / 'views.py').write_text(
             f'_base_ = {config!r}\ntta_pipeline = {[load, views]}\n'
             "tta_model = dict(type='SegTTAModel')\n"
         )
-        config = str(tmp_path / 'own.py')
-        options = dict(tta=True)
+        config = str(tmp_path / 'views.py')
+        options = {'tta': True}
+    else:
+        options = {'tta_scales': [1]}
     predictions = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
     for image, size in zip(predictions.images, SIZES, strict=True):
         mean, _ = probabilities(models, image.image, size, flips=(False, True))
@@ -246,38 +247,49 @@ def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
 def test_predict_validation_of_other_model_refused(photos, segmenting, classifiers, tmp_path):
     images = mmcalib.predict(*segmenting, photos).images
     val = tmp_path / 'val'
-    right = model_record(*segmenting)
-    (same,) = right['members']
-    last = same | dict(checkpoint='last weights')  # in no file
-    steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
+    segmentor_record = model_record(*segmenting)
+    (member,) = segmentor_record['members']
+    unsaved = member | dict(checkpoint='last weights')
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
     _, config, checkpoints = classifiers
-    mean = model_record(config, checkpoints)
-    alone = model_record(config, checkpoints[:1])
-    for model, of, changes, text in (
-        (segmenting, right, dict(members=[last | dict(seed=2)]), r'seed 2 \(here: 1\)'),
-        (segmenting, right, dict(members=[last | dict(epoch=4)]), r'epoch 4 \(here: 3\)'),
-        (segmenting, right, dict(members=[same | dict(digest='0' * 16)]), r'digest 0{16} \(here'),
-        (segmenting, right, dict(pipeline=steps), 'pipeline'),
-        ((config, checkpoints), mean, dict(mc_dropout=4), r'mc_dropout 4 \(here: 0\)'),
-        ((config, checkpoints), mean, dict(temperature=1.5), r'temperature 1\.5 \(here: None\)'),
-        ((config, checkpoints[0]), mean, {}, 'it has 3 members, and not 1'),
-        # The same checkpoint, but of its views: its mean is another one.
-        ((config, checkpoints[0]), alone, dict(views=[['a', 'b']]), 'views'),
+    mean_record = model_record(config, checkpoints)
+    single_record = model_record(config, checkpoints[:1])
+    mean = (config, checkpoints)
+    single = (config, checkpoints[0])
+    # The model that predicts, the record of the validation, and what the error names.
+    for model, record, message in (
+        (
+            segmenting,
+            segmentor_record | dict(members=[unsaved | dict(seed=2)]),
+            r'seed 2 \(here: 1',
+        ),
+        (
+            segmenting,
+            segmentor_record | dict(members=[unsaved | dict(epoch=4)]),
+            r'epoch 4 \(here:',
+        ),
+        (segmenting, segmentor_record | dict(members=[member | dict(digest='0' * 16)]), 'digest 0'),
+        (segmenting, segmentor_record | dict(pipeline=pipeline), 'pipeline'),
+        (mean, mean_record | dict(mc_dropout=4), r'mc_dropout 4 \(here: 0\)'),
+        (mean, mean_record | dict(temperature=1.5), r'temperature 1\.5 \(here: None\)'),
+        (single, mean_record, 'it has 3 members, and not 1'),
+        # The mean of the views of a checkpoint is another model.
+        (single, single_record | dict(views=[['a', 'b']]), 'views'),
     ):
-        write_validation(val, of | changes, images, images=3)
-        with pytest.raises(ValueError, match=text):
+        write_validation(val, record, images, images=3)
+        with pytest.raises(ValueError, match=message):
             mmcalib.predict(*model, photos, validation=val)
-    write_validation(val, right, images, images=3, tta=True)
+    write_validation(val, segmentor_record, images, images=3, tta=True)
     with pytest.raises(ValueError, match='measured under test-time augmentation'):
         mmcalib.predict(*segmenting, photos, validation=val)
-    write_validation(val, right | dict(members=[last]), images, images=3)
+    write_validation(val, segmentor_record | dict(members=[unsaved]), images, images=3)
     mmcalib.predict(*segmenting, photos / '0.png', validation=val)
     with pytest.raises(ValueError, match=r'no threshold is proven to keep at most 5 % .* 3 images'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=0.05)
     CalibrationStatistics({}, 'paper', 15, torch.zeros(3, 1)).save(val / 'calibration_val.npz')
     with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):
         mmcalib.predict(*segmenting, photos, validation=val)
-    write_test_record(val, right, limit=5)
+    write_test_record(val, segmentor_record, limit=5)
     with pytest.raises(ValueError, match='is from a smoke run with --limit'):
         mmcalib.predict(*segmenting, photos, validation=val)
     (val / 'results_val.json').unlink()
