@@ -37,7 +37,7 @@ class ExportOptions:
     logits: bool = False
     size: Sequence[int] | None = None
     fixed: bool = False
-    opset: int = 17
+    opset: int = 18
     tolerance: float = 1e-4
     cfg_options: dict | None = None
 
@@ -74,7 +74,7 @@ def build_parser() -> ToolParser:
         help='accept one image of this size only (default: any batch and size that work)',
     )
     parser.add_argument(
-        '--opset', type=int, default=17, metavar='N', help='version of the ONNX operators'
+        '--opset', type=int, default=18, metavar='N', help='version of the ONNX operators'
     )
     parser.add_argument(
         '--tolerance',

@@ -15,6 +15,7 @@ from mmcalib.commands.export.onnx_file import (
     AXES,
     FREE_AXES,
     INPUT,
+    TORCH_EXPORT,
     OnnxFile,
     find_onnx_file,
     random_image,
@@ -98,12 +99,17 @@ def summary(onnx_file: OnnxFile, output: str, pixels: Tensor, methods: list[str]
     sizes = []
     for axis, extent in zip(AXES, pixels.shape, strict=True):
         sizes.append(axis if axis in onnx_file.free else str(extent))
+    exporter = onnx_file.exporter
+    if onnx_file.newer_exporter_problem is not None:
+        exporter += f', since {TORCH_EXPORT} failed: {onnx_file.newer_exporter_problem}'
     lines = [
         f'Input {INPUT!r} ({", ".join(sizes)}), output {output!r}; '
         f'calibration: {", ".join(methods)}.',
+        f'Exporter: {exporter}.',
         f'Largest difference of a probability from PyTorch: {onnx_file.difference:.1e}.',
     ]
-    if onnx_file.problems:
-        fixed = [axis for axis in AXES if axis in FREE_AXES[0] and axis not in onnx_file.free]
-        lines.append(f'Fixed: {" and ".join(fixed)}, since others failed. {onnx_file.problems[0]}')
+    fixed = [axis for axis in AXES if axis in FREE_AXES[0] and axis not in onnx_file.free]
+    problems = [failure.problem for failure in onnx_file.failures if failure.free != onnx_file.free]
+    if problems:
+        lines.append(f'Fixed: {" and ".join(fixed)}, since others failed. {problems[-1]}')
     return '\n'.join(lines)

@@ -1,15 +1,19 @@
-"""A network as an ONNX file: traced, compared with PyTorch, and saved."""
+"""A network as an ONNX file: exported, compared with PyTorch, and saved."""
 
 from __future__ import annotations
 
 import inspect
 import io
 import json
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,23 +36,57 @@ AXES = ('batch', 'channels', 'height', 'width')
 FREE_AXES = (('batch', 'height', 'width'), ('batch',), ())
 # Pixels by which another height and width are larger: multiples of the divisors of most networks.
 LARGER_BY = (32, 64)
+# PyTorch's two exporters. TorchScript is deprecated, and writes what torch.export cannot.
+TORCH_EXPORT = 'torch.export'
+TORCHSCRIPT = 'TorchScript'
+# The lowest opset that has all operators which torch.export is translated to.
+LOWEST_OPSET = 18
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt to export whose file does not predict what PyTorch does, or was not written.
+
+    Attributes:
+        exporter: One of PyTorch's exporters.
+        free: Axes whose extent was to vary.
+        problem: What went wrong.
+    """
+
+    exporter: str
+    free: tuple[str, ...]
+    problem: str
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A traced network whose probabilities are PyTorch's.
+    """An exported network whose probabilities are PyTorch's.
 
     Attributes:
         content: Bytes of the ONNX model.
         free: Axes whose extent may vary.
+        exporter: PyTorch's exporter that wrote it.
         difference: Largest difference of a probability from PyTorch.
-        problems: Why more axes could not be free, a line for each attempt that failed.
+        failures: Attempts before, with more free axes or by the other exporter.
     """
 
     content: bytes
     free: tuple[str, ...]
+    exporter: str
     difference: float
-    problems: list[str]
+    failures: list[Failure]
+
+    @property
+    def newer_exporter_problem(self) -> str | None:
+        """Why torch.export wrote no file of these axes; None if it has written this one."""
+        if self.exporter == TORCH_EXPORT:
+            return None
+        problems = [
+            failure.problem
+            for failure in self.failures
+            if failure.exporter == TORCH_EXPORT and failure.free == self.free
+        ]
+        return problems[0]
 
 
 def find_onnx_file(
@@ -61,8 +99,10 @@ def find_onnx_file(
 ) -> OnnxFile:
     """Return the first file whose probabilities differ by at most `tolerance` from PyTorch's.
 
+    Each set of axes is tried by torch.export, and then by TorchScript.
+
     Args:
-        network: Network to trace.
+        network: Network to export.
         pixels: Example, ``(1, C, H, W)``.
         free_axes: Sets of the axes that vary, in the order in which they are tried.
         opset: Version of the ONNX operators.
@@ -71,24 +111,36 @@ def find_onnx_file(
     Raises:
         UserError: If there is none.
     """
-    problems = []
+    failures: list[Failure] = []
     for free in free_axes:
-        try:
-            content = trace(network, pixels, free, opset)
-            difference = difference_from_torch(content, network, pixels, free)
-        except Exception as error:  # PyTorch or onnxruntime may lack any operator.
-            problems.append(f'{type(error).__name__}: {str(error).strip().splitlines()[0]}')
-            continue
-        if difference <= tolerance:
-            return OnnxFile(content, free, difference, problems)
-        if isfinite(difference):
-            problems.append(f"a probability differs from PyTorch's by {difference:.1g}")
-        else:
-            problems.append('a probability is not finite')
+        for exporter, export in EXPORTERS.items():
+            try:
+                content = export(network, pixels, free, opset)
+                difference = difference_from_torch(content, network, pixels, free)
+            except Exception as error:  # PyTorch or onnxruntime may lack any operator.
+                failures.append(Failure(exporter, free, error_text(error)))
+                continue
+            if difference <= tolerance:
+                return OnnxFile(content, free, exporter, difference, failures)
+            if isfinite(difference):
+                problem = f"a probability differs from PyTorch's by {difference:.1g}"
+            else:
+                problem = 'a probability is not finite'
+            failures.append(Failure(exporter, free, problem))
     raise UserError(
-        f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
+        f'the model cannot be exported: {failures[-1].problem}. Nothing was written. A larger '
         '--tolerance or another --opset may help'
     )
+
+
+def error_text(error: BaseException) -> str:
+    """Return the first line of an error's text; of one of PyTorch's exporter, that of its cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, UserError):
+        return str(error)
+    lines = str(error).strip().splitlines()
+    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
 
 
 def random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
@@ -103,20 +155,79 @@ def random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
     return pixels
 
 
-def trace(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset: int) -> bytes:
-    """Return the ONNX model of a network whose `free` axes vary."""
-    input_axes = {index: axis for index, axis in enumerate(AXES) if axis in free}
+def export_program(
+    network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset: int
+) -> bytes:
+    """Return the ONNX model of a network whose `free` axes vary, by way of torch.export.
+
+    Raises:
+        UserError: If this PyTorch, the packages or the opset are too old for it.
+    """
+    check_torch_export(opset)
+    dimension = torch.export.Dim.DYNAMIC
+    # An example of one image would make one a constant.
+    example = torch.cat([pixels, pixels.flip(3)]) if 'batch' in free else pixels
+    with quiet(), full_precision(), torch.no_grad():
+        program = torch.export.export(
+            network,
+            (example,),
+            dynamic_shapes=(dict.fromkeys(axes_by_index(free), dimension),),
+            strict=False,
+        )
+        exported = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=[network.output],
+            dynamic_shapes=(axes_by_index(free),),
+            opset_version=opset,
+            verbose=False,
+        )
+    model = exported.model_proto
+    actual_opset = model.opset_import[0].version
+    if actual_opset != opset:
+        raise UserError(f'the file has opset {actual_opset}')
+    clear_notes(model.graph)
+    return model.SerializeToString()
+
+
+def check_torch_export(opset: int) -> None:
+    """Raise a UserError where torch.export cannot be tried."""
+    if not hasattr(torch.export.Dim, 'DYNAMIC'):
+        raise UserError(f'PyTorch {torch.__version__} is older than 2.6')
+    if find_spec('onnxscript') is None:
+        raise UserError('there is no onnxscript: pip install onnxscript')
+    if opset < LOWEST_OPSET:
+        raise UserError(f'--opset {opset} is below {LOWEST_OPSET}')
+
+
+def clear_notes(graph: Any) -> None:
+    """Remove what torch.export notes beside a graph: lines and paths of the code, as many bytes."""
+    parts = (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer)
+    for part in (graph, *parts):
+        part.ClearField('metadata_props')
+        part.ClearField('doc_string')
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField('g'):  # A branch, or the body of a loop.
+                clear_notes(attribute.g)
+
+
+def export_trace(
+    network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset: int
+) -> bytes:
+    """Return the ONNX model of a network whose `free` axes vary, by way of TorchScript."""
+    input_axes = axes_by_index(free)
     if network.segments:
         output_axes = input_axes
     else:
         output_axes = {index: axis for index, axis in input_axes.items() if axis == 'batch'}
-    # PyTorch's newer exporter takes minutes over free sizes, so the older one is asked for.
     exporter = {}
     if 'dynamo' in inspect.signature(torch.onnx.export).parameters:
-        exporter['dynamo'] = False
+        exporter['dynamo'] = False  # PyTorch before 2.5 has this exporter alone.
     content = io.BytesIO()
-    with warnings.catch_warnings(), full_precision():
-        warnings.simplefilter('ignore')  # A trace warns of values that it takes as constants.
+    with quiet(), full_precision():
         torch.onnx.export(
             network,
             (pixels,),
@@ -128,6 +239,28 @@ def trace(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset
             **exporter,
         )
     return content.getvalue()
+
+
+# They are tried in this order.
+EXPORTERS = {TORCH_EXPORT: export_program, TORCHSCRIPT: export_trace}
+
+
+def axes_by_index(free: Sequence[str]) -> dict[int, str]:
+    """Return the names of free axes by their index in the shape of the pixels."""
+    return {index: axis for index, axis in enumerate(AXES) if axis in free}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the exporters, which log errors before they raise them and warn of constants."""
+    disabled_before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        logging.disable(disabled_before)
 
 
 def difference_from_torch(

@@ -6,6 +6,7 @@ import sys
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import overconfident
 import pytest
@@ -79,7 +80,7 @@ def random_pixels(*shape):
 def export(tmp_path, capsys):
     """Write a model and export it; return the output, and a function that runs the file."""
 
-    def export(config, model, *, size=(16, 20), logits=False):
+    def export(config, model, *, size=(16, 20), logits=False, opset=18):
         config_file, checkpoint = write_model(tmp_path, config, model)
         out = tmp_path / 'model.onnx'
         options = ExportOptions(
@@ -89,6 +90,7 @@ def export(tmp_path, capsys):
             overwrite=True,
             size=size,
             logits=logits,
+            opset=opset,
         )
         export_model(options)
         session = onnxruntime.InferenceSession(out)
@@ -103,11 +105,14 @@ def export(tmp_path, capsys):
 
 
 @pytest.mark.parametrize('kind', MODELS)
-def test_export_any_size_equals_prediction(kind, export, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'onnxscript', None)  # An export must not need it.
+@pytest.mark.parametrize('exporter', ['torch.export', 'TorchScript'])
+def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, monkeypatch):
+    if exporter == 'TorchScript':
+        monkeypatch.setitem(sys.modules, 'onnxscript', None)  # An export does not need it.
     config, build = MODELS[kind]
     output, run_file = export(config, build())
     assert "Input 'pixels' (batch, 3, height, width)" in output
+    assert f'Exporter: {exporter}' in output
     assert 'Fixed' not in output
     for size in ((16, 20), (12, 20)):  # The test pipeline leaves images of these sizes unchanged.
         pixels = random_pixels(*size, 3)
@@ -121,6 +126,42 @@ def test_export_any_size_equals_prediction(kind, export, tmp_path, monkeypatch):
         np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
         if 'probabilities' in image.arrays:
             np.testing.assert_allclose(probs[0], image.arrays['probabilities'], atol=1e-5)
+
+
+def test_export_file_by_torch_export_is_as_one_by_torchscript(export, tmp_path, monkeypatch):
+    config, build = MODELS['segmentor']
+    models = []
+    for exporter in ('torch.export', 'TorchScript'):
+        if exporter == 'TorchScript':
+            monkeypatch.setitem(sys.modules, 'onnxscript', None)
+        export(config, build())
+        assert not list(tmp_path.glob('*.data'))  # All weights are in the one file.
+        model = onnx.load(tmp_path / 'model.onnx')
+        onnx.checker.check_model(model, full_check=True)
+        assert [entry.version for entry in model.opset_import if not entry.domain] == [18]
+        assert axis_names(model.graph.input) == {'pixels': ['batch', '', 'height', 'width']}
+        (name,) = axis_names(model.graph.output)
+        assert name == 'probabilities'
+        models.append(model)
+    newer, older = models
+    assert axis_names(newer.graph.output) == {'probabilities': ['batch', '', 'height', 'width']}
+    assert newer.ByteSize() < older.ByteSize() + 20_000
+    assert str(ROOT) not in str(newer)  # Such as the lines of code that nodes come from.
+
+
+def axis_names(tensors):
+    """Return the names of the free axes of inputs or outputs, empty for the others."""
+    names = {}
+    for tensor in tensors:
+        names[tensor.name] = [dim.dim_param for dim in tensor.type.tensor_type.shape.dim]
+    return names
+
+
+def test_export_older_opset_is_written_by_torchscript(export, tmp_path):
+    output, _ = export(CLASSIFIER, classifier(HEAD), opset=17)
+    assert 'Exporter: TorchScript, since torch.export failed: --opset 17 is below 18' in output
+    model = onnx.load(tmp_path / 'model.onnx')
+    assert [entry.version for entry in model.opset_import if not entry.domain] == [17]
 
 
 @pytest.mark.parametrize('kind', ['binary segmentor', 'attached to a classifier'])
