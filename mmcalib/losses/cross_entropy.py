@@ -71,11 +71,9 @@ def weighted_cross_entropy_gradient(logits, target, weight, out, factor, class_w
     return rows.detach()
 
 
-def subtract_highest(logits: Tensor, out: Tensor) -> Tensor:
-    """Write the logits minus the highest of each row to `out`, and return the highest."""
-    highest = logits.amax(dim=1, keepdim=True)
-    torch.sub(logits, highest, out=out)
-    return highest
+def subtract_highest(logits: Tensor, out: Tensor) -> None:
+    """Write the logits minus the highest of each row to `out`."""
+    torch.sub(logits, logits.amax(dim=1, keepdim=True), out=out)
 
 
 def add_to_labels(values: Tensor, target: Tensor, addend: Tensor) -> None:

@@ -84,7 +84,8 @@ def margin_label_smoothing_gradient(
     """
     if class_reduction == 'mean':
         alpha = alpha / logits.shape[1]
-    highest = subtract_highest(logits, out)
+    subtract_highest(logits, out)
+    is_highest = torch.eq(out, 0, out=torch.empty_like(out))
     excess = torch.rsub(out, -margin).relu_()
     penalty = excess.sum(dim=1)
     is_above = excess.sign_()
@@ -99,7 +100,6 @@ def margin_label_smoothing_gradient(
 
     penalty_weight = (alpha * weight).unsqueeze(1)
     out.addcmul_(is_above, -penalty_weight)
-    is_highest = torch.eq(logits, highest, out=is_above)
     num_highest = is_highest.sum(dim=1, keepdim=True)
     out.addcmul_(is_highest, penalty_weight * num_above / num_highest)
     return rows + alpha * penalty
