@@ -98,6 +98,8 @@ html_title = f'mmcalib {release}'
 html_static_path = ['_static']
 html_css_files = ['site.css']
 html_show_sourcelink = False
+# These pages are no part of a section, whose pages the sidebar would list.
+html_sidebars = {name: [] for name in ('start/*', 'choose/*', 'project/*', 'faq', 'tutorial')}
 html_theme_options = {
     'navbar_end': ['theme-switcher', 'navbar-icon-links'],
     'header_links_before_dropdown': 6,
