@@ -335,7 +335,7 @@ class Calibrated:
         if self.groups_are_runs:
             yield (
                 f'Neighbours among the {self.num_images:,} images are alike, as frames of a video '
-                f'are: {FOLDS} runs of them are taken for what is independent. If they are of '
+                f'are: {FOLDS} stretches of them are taken for what is independent. If they are of '
                 'several videos, patients or flights, name these: groups=…, or --groups PATTERN.'
             )
         elif self.num_groups == 1:
