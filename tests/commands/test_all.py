@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from commands import ROOT, run_in_subprocess
 from forked import ForkedCommand, run_forked
+from full_disk import limited_file_size
 from images import write_folders, write_voc
 from PIL import Image
 from shifted import needs_extra
@@ -22,7 +22,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs.record import checkpoint_paths, view_count
 
-# The second also measures what visualize.py boundary draws, as a newcomer's config may.
+# The scenes also measure distances from boundaries, which visualize.py boundary draws.
 CONFIGS = {
     'digits': ("_base_ = 'mmcalib::mbls/digits.py'\n", 'PackInputs', 8),
     'scenes': (
@@ -41,8 +41,8 @@ test_dataloader = dict(dataset=dict(indices=10))
 default_hooks = dict(checkpoint=dict(save_best='calibration/ECE', rule='less'))
 optim_wrapper = dict(paramwise_cfg=dict(bias_lr_mult=1.0))
 """
-COARSE = ['--dpi', '50']  # figures are drawn sooner
-OF_FILES = """
+COARSE = ['--dpi', '50']  # Coarse figures are drawn faster.
+IMAGE_FILES = """
 _base_ = 'mine.py'
 test_dataloader = dict(dataset=dict(pipeline=[
     dict(type='LoadImageFromFile', color_type='grayscale'),
@@ -51,7 +51,7 @@ test_dataloader = dict(dataset=dict(pipeline=[
 """
 
 
-def results(folder):
+def read_results(folder):
     return json.loads((Path(folder) / 'results.json').read_text())
 
 
@@ -61,7 +61,7 @@ def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     config, pack, size = CONFIGS[request.param]
     (folder / 'mine.py').write_text(config + FEW)
-    (folder / 'files.py').write_text(OF_FILES.format(pack))
+    (folder / 'files.py').write_text(IMAGE_FILES.format(pack))
     (folder / 'images').mkdir()
     image = np.random.default_rng(0).integers(0, 256, (size, size), dtype=np.uint8)
     Image.fromarray(image).save(folder / 'images/a.png')
@@ -80,64 +80,89 @@ def is_segmentation():
     return Path('work_dirs/mine/confidence_maps.npz').exists()
 
 
+def read_log(folder):
+    """Return the only log file of a training."""
+    (path,) = folder.glob('*/*.log')
+    return path.read_text()
+
+
 def test_train_tests_best_checkpoint(trained):
-    screen = (trained / 'screen').read_text()
     folder = trained / 'work_dirs/mine'
-    (file,) = folder.glob('*/*.log')
-    kept = file.read_text()
-    lines = screen.splitlines()
+    record = read_results(folder)
     (best,) = folder.glob('best_calibration_ECE_epoch_*.pth')
-    found = results(folder)
-    assert checkpoint_paths(found['model']) == [str(best)]
-    last = [line for line in kept.splitlines() if 'Epoch(test)' in line][-1]
+    assert checkpoint_paths(record['model']) == [str(best)]
+    *_, test_line = [line for line in read_log(folder).splitlines() if 'Epoch(test)' in line]
     for key in ('calibration/ECE', 'calibration/AECE'):
-        assert f'{key}: {found["metrics"][key]:.4f}' in last
+        assert f'{key}: {record["metrics"][key]:.4f}' in test_line
     statistics = CalibrationStatistics.load(folder / 'calibration.npz')
-    assert statistics.metrics['ECE'] == pytest.approx(found['metrics']['calibration/ECE'])
+    assert statistics.metrics['ECE'] == pytest.approx(record['metrics']['calibration/ECE'])
     assert len(statistics.image_bins) == 10
 
-    start = lines[: next(index for index, line in enumerate(lines) if 'Epoch(train)' in line)]
-    assert len(start) <= 10, start
-    assert any(line.endswith('train on 16, validate on 10, test on 10') for line in start)
-    pages = ('System environment:', 'Config:', 'Hooks will be executed', 'paramwise_options -- ')
-    assert not any(page in screen for page in pages) and all(page in kept for page in pages)
-    assert kept.count('Saving checkpoint at') == 2 and 'Saving checkpoint at' not in screen
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'System environment:',
+        'Config:',
+        'Hooks will be executed',
+        'paramwise_options -- ',
+        'Saving checkpoint at',
+    ],
+)
+def test_train_long_texts_only_in_log_file(text, trained):
+    assert text in read_log(trained / 'work_dirs/mine')
+    assert text not in (trained / 'screen').read_text()
+
+
+def test_train_screen_begins_and_ends_in_few_lines(trained):
+    screen = (trained / 'screen').read_text()
+    before_training = screen.partition('Epoch(train)')[0].splitlines()
+    assert len(before_training) <= 11
+    assert any('train on 16, validate on 10, test on 10' in line for line in before_training)
     assert screen.count('Epoch(val)') == 2
-    (end,) = [number for number, line in enumerate(lines) if line.startswith('mine; MbLS')]
-    assert [line for line in lines[end:] if line.startswith('gap ') and '; interval ' in line]
-    ends = [line.split()[-1] for line in lines[end:] if line.startswith(('results', 'diagram'))]
-    assert len(ends) == 2 and all((trained / path).is_file() for path in ends)
-    assert screen.endswith('\nFiles: work_dirs/mine\n')
+    summary = screen.partition('\nmine; MbLS')[2].splitlines()
+    assert any(line.startswith('gap ') and 'interval' in line for line in summary)
+    file_lines = [line for line in summary if line.startswith(('results', 'diagram'))]
+    assert len(file_lines) == 2
+    for line in file_lines:
+        assert (trained / line.split()[-1]).is_file()
+    assert summary[-1] == 'Files: work_dirs/mine'
 
 
 def test_test_and_calibrate_leave_files(run):
-    said = run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
-    assert said.endswith('\nFiles: tested\n')
-    assert results('work_dirs/mine')['metrics'] == results('tested')['metrics']
-    smoke = ['--limit', 10]  # of a network that knows little
-    said = run('calibrate.py', 'mine.py', 'best.pth', '--out', 'calibrated.pth', '--test', *smoke)
-    assert 'Written: calibrated.pth' in said
+    output = run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
+    assert output.endswith('\nFiles: tested\n')
+    assert read_results('work_dirs/mine')['metrics'] == read_results('tested')['metrics']
+    # On all images, so short a training is not worth a calibration, which would be refused.
+    smoke = ['--limit', 10]
+    run('calibrate.py', 'mine.py', 'best.pth', '--out', 'calibrated.pth', '--test', *smoke)
     run('test.py', 'mine.py', 'calibrated.pth', '--work-dir', 'calibrated')
     run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json', *smoke)
     run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
     (folder,) = Path('work_dirs/mine').glob('best_tta_temperature-*')
-    assert view_count(results(folder)['model']) == (6 if is_segmentation() else 2)
+    assert view_count(read_results(folder)['model']) == (6 if is_segmentation() else 2)
 
 
-def test_predict_with_objects_of_a_validation(run):
+def test_predict_folder_writes_row_of_image(run):
     run('predict.py', 'files.py', 'best.pth', 'images', '--out', 'predicted')
     assert len(Path('predicted/predictions.csv').read_text().splitlines()) == 2
+
+
+def test_test_objects_counts_classes_and_objects(run):
     run('test.py', 'mine.py', 'best.pth', '--objects', '--work-dir', 'counted')
-    kept = CalibrationStatistics.load('counted/calibration.npz')
-    assert kept.class_bins is not None and (kept.objects is not None) == is_segmentation()
+    statistics = CalibrationStatistics.load('counted/calibration.npz')
+    assert statistics.class_bins is not None
+    assert (statistics.objects is not None) == is_segmentation()
 
 
 def test_sweep_leaves_summary(run, monkeypatch):
     monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
-    said = run('sweep.py', 'mine.py', '--param', 'margin=8')
-    assert 'chosen' in said
-    folder = Path(said.splitlines()[-1].removeprefix('Files: ').partition(',')[0]).parent
-    assert {'.json', '.md', '.png', '.pdf'} <= {path.suffix for path in folder.glob('sweep.*')}
+    output = run('sweep.py', 'mine.py', '--param', 'margin=8')
+    assert 'chosen' in output
+    *_, file_line = output.splitlines()
+    folder = Path(file_line.removeprefix('Files: ').partition(',')[0]).parent
+    for name in ('sweep.json', 'sweep.md', 'sweep.png', 'sweep.pdf'):
+        assert (folder / name).is_file()
 
 
 @needs_extra
@@ -167,36 +192,36 @@ def test_visualize_draws_each_kind(run):
     )
     run('test.py', 'images.py', 'best.pth', '--work-dir', 'images')
     for kind in ('reliability', 'risk', 'boundary', 'maps', 'worst', 'images'):
-        refused = kind in ('boundary', 'maps', 'worst') and not is_segmentation()
         source = 'images.csv' if kind == 'images' else 'work_dirs/mine'
-        code = 2 if refused else 0
-        run('visualize.py', kind, source, '--out', f'{kind}.png', *COARSE, code=code)
-        assert refused or Path(f'{kind}.png').stat().st_size > 3000
+        draw = ['visualize.py', kind, source, '--out', f'{kind}.png', *COARSE]
+        needs_maps = kind in ('boundary', 'maps', 'worst')
+        if needs_maps and not is_segmentation():
+            run(*draw, code=2)
+        else:
+            run(*draw)
+            assert Path(f'{kind}.png').stat().st_size > 3000
 
 
 @pytest.mark.parametrize(
-    ('tool', 'arguments', 'out', 'room'),
+    ('tool', 'arguments', 'out', 'num_bytes'),
     [
-        ('calibrate.py', ['mine.py', 'best.pth', '--tta', '--overwrite', '--out'], 'a.json', 5e4),
-        ('test.py', ['mine.py', 'best.pth', '--work-dir'], 'full/results.json', 5e4),
-        ('export.py', ['mine.py', 'best.pth', '--overwrite', '--out'], 'a.onnx', 5e4),
+        ('calibrate.py', ['mine.py', 'best.pth', '--tta', '--overwrite', '--out'], 'a.json', 50000),
+        ('test.py', ['mine.py', 'best.pth', '--work-dir'], 'full/results.json', 50000),
+        ('export.py', ['mine.py', 'best.pth', '--overwrite', '--out'], 'a.onnx', 50000),
         ('report.py', ['work_dirs', '--html'], 'a.html', 500),
         ('visualize.py', ['reliability', 'work_dirs/mine', *COARSE, '--out'], 'a.png', 500),
     ],
 )
-def test_full_disk_keeps_old_files(tool, arguments, out, room, trained, run):
-    """A limit on the size of a file fails where a full disk does."""
-    old = trained / out
-    old.parent.mkdir(exist_ok=True)
-    old.write_text('mine')
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(room), limits[1]))
-    try:
-        line = run(tool, *arguments, Path(out).parts[0], code=2).splitlines()[-1]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert line.startswith(f'{tool}: error: ') and out in line and 'File too large' in line
-    assert old.read_text() == 'mine'
+def test_full_disk_keeps_old_files(tool, arguments, out, num_bytes, trained, run):
+    old_file = trained / out
+    old_file.parent.mkdir(exist_ok=True)
+    old_file.write_text('old')
+    with limited_file_size(num_bytes):
+        *_, error = run(tool, *arguments, Path(out).parts[0], code=2).splitlines()
+    assert error.startswith(f'{tool}: error: ')
+    assert out in error
+    assert 'File too large' in error
+    assert old_file.read_text() == 'old'
 
 
 BY_EPOCH = """
@@ -206,7 +231,7 @@ train_dataloader = dict(dataset=dict(indices=256))
 test_dataloader = dict(dataset=dict(split='val'))
 """
 
-# mmengine saves before it validates, and only the best checkpoint again after that.
+# mmengine saves before it validates. After that it only saves the best checkpoint again.
 BY_ITERATION = """
 _base_ = 'mmcalib::mbls/digit_scenes.py'
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=4, val_interval=4, _delete_=True)
@@ -230,24 +255,25 @@ def test_train_two_processes_validate_saved_model(
 ):
     (tmp_path / 'mine.py').write_text(config)
     arguments = ['--auto-scale-lr', '--no-test']
-    forked = dict(cwd=tmp_path, ranks=2, port=free_port)  # in half of the time of the script
     if script:
         log = run_in_subprocess(
             'dist_train.sh', 'mine.py', 2, *arguments, cwd=tmp_path, PORT=free_port
         )
-    else:
-        log = run_forked('train.py', 'mine.py', *arguments, **forked)
+    else:  # It takes half of the time of the script.
+        log = run_forked('train.py', 'mine.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
     assert 'Scaling the original LR by 2.0' in log
     assert 'each process validates its own statistics' not in log
     folder = tmp_path / 'work_dirs/mine'
     (scalars,) = folder.glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
-    run_forked('test.py', 'mine.py', folder / f'{last}.pth', **forked)
-    (tested,) = folder.glob(f'{last}-*')  # a folder of this model
-    metrics = results(tested)['metrics']
+    checkpoint = folder / f'{last}.pth'
+    run_forked('test.py', 'mine.py', checkpoint, cwd=tmp_path, ranks=2, port=free_port)
+    (tested,) = folder.glob(f'{last}-*')
+    record = read_results(tested)
+    metrics = record['metrics']
     assert {key: validated[key] for key in metrics} == metrics
     assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
-    (member,) = results(tested)['model']['members']
+    (member,) = record['model']['members']
     assert member['training']['train_dataloader']['batch_size'] == batch_size
     assert member['training']['processes'] == 2
 
@@ -269,9 +295,11 @@ def test_train_interrupted_processes_say_how_to_go_on(tmp_path, free_port):
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(60) != 0
-    said = log.read_text()
-    assert 'Traceback' not in said and 'signal' not in said.rpartition('Epoch(train)')[2]
-    assert said.count('Stopped') == 1 and '--resume' in said.splitlines()[-1]
+    output = log.read_text()
+    assert 'Traceback' not in output
+    assert 'signal' not in output.rpartition('Epoch(train)')[2]
+    assert output.count('Stopped') == 1
+    assert '--resume' in output.splitlines()[-1]
 
 
 MMPRETRAIN = """
@@ -316,23 +344,25 @@ def test_train_config_of_toolbox_elsewhere(config, write, quality, tmp_path):
     write(tmp_path / 'data')
     (tmp_path / 'mine.py').write_text(config + LOADERS)
     log = run_forked('train.py', 'mine.py', cwd=tmp_path)
-    found = results(tmp_path / 'work_dirs/mine')
-    assert {quality, 'calibration/ECE'} <= found['metrics'].keys()
-    (member,) = found['model']['members']
+    record = read_results(tmp_path / 'work_dirs/mine')
+    assert {quality, 'calibration/ECE'} <= record['metrics'].keys()
+    (member,) = record['model']['members']
     assert member['loss']['type'] == 'MarginLabelSmoothingLoss'
-    if config is MMPRETRAIN:  # whose own tool trains the same file
+    if config is MMPRETRAIN:  # The toolbox's own tool trains the same file.
         assert 'testing the last weights' in log.lower()
         mmpretrain = pytest.importorskip('mmpretrain')
-        tool = os.path.relpath(Path(mmpretrain.__file__).parent / '.mim/tools', ROOT / 'tools')
-        log = run_in_subprocess(f'{tool}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
+        tools = os.path.relpath(Path(mmpretrain.__file__).parent / '.mim/tools', ROOT / 'tools')
+        log = run_in_subprocess(f'{tools}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
         assert 'calibration/AECE' in log.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    ('end', 'status', 'reported'), [('sys.exit(2)', 2, False), ('raise KeyError', 1, True)]
+    ('end', 'status', 'has_report'), [('sys.exit(2)', 2, False), ('raise KeyError', 1, True)]
 )
-def test_refusal_of_several_processes_is_one_line(end, status, reported, tmp_path, free_port):
-    """But all to what it did not foresee. The second process waits to be ended."""
+def test_torchrun_refusal_is_one_line_and_bug_has_report(
+    end, status, has_report, tmp_path, free_port
+):
+    """The second process waits until it is ended."""
     (tmp_path / 'tool.py').write_text(
         'import os, sys, time\n'
         "if os.environ['RANK'] == '1':\n"
@@ -347,5 +377,5 @@ def test_refusal_of_several_processes_is_one_line(end, status, reported, tmp_pat
     )  # fmt: skip
     assert result.returncode == status
     assert result.stderr.startswith('tool.py: error: no such config\n')
-    assert ('ChildFailedError' in result.stderr) is reported
-    assert (len(result.stderr.splitlines()) > 1) is reported
+    assert ('ChildFailedError' in result.stderr) is has_report
+    assert (len(result.stderr.splitlines()) > 1) is has_report
