@@ -105,6 +105,14 @@ def test_coverage_thresholds_keep_to_their_risk(run_benchmark):
     assert all(row[4] == '100.0%' for row in rows)
 
 
+def test_coverage_comparisons_of_ece_are_wider_than_without_bias(run_benchmark):
+    rows = run_benchmark('coverage', '--table', 'comparisons', '--sets', '2', '--draws', '50')[1:]
+    assert len(rows) == 20
+    for row in rows:
+        width, width_without_bias = (float(cell.split('(')[1][:-1]) for cell in row[-2:])
+        assert row[-2].startswith('100.0 %') and width > width_without_bias
+
+
 def test_coverage_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
     data = {'segmented': segmented(30, size=(8, 9)), 'classified': classified(60)}
     for name, samples in data.items():

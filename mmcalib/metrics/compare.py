@@ -169,10 +169,11 @@ def compare(
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 3 * torch.randn(500, 10, generator=generator)
     >>> labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
-    >>> found = compare(logits.softmax(1), (logits / 2).softmax(1), labels, ['NLL', 'accuracy'])
-    >>> found.told_apart
+    >>> a, b = logits.softmax(1), (logits / 2).softmax(1)
+    >>> comparison = compare(a, b, labels, ['NLL', 'accuracy'])
+    >>> comparison.told_apart
     ['NLL']
-    >>> print(found.sentences()[1])
+    >>> print(comparison.sentences()[1])
     Not told apart: accuracy.
 
     Args:

@@ -141,10 +141,10 @@ def threshold(
     >>> rng = np.random.default_rng(0)
     >>> conf = rng.uniform(0.5, 1, 2000)
     >>> correct = rng.uniform(size=2000) < conf
-    >>> found = threshold(conf, correct, risk=0.1)
-    >>> found.threshold, round(found.coverage, 3)
+    >>> bound = threshold(conf, correct, risk=0.1)
+    >>> bound.threshold, round(bound.coverage, 3)
     (0.84375, 0.314)
-    >>> kept = conf > found.threshold
+    >>> kept = conf > bound.threshold
     >>> few = threshold(conf[:50], correct[:50], risk=0.1)
     >>> few.threshold, few.num_needed
     (None, 159)

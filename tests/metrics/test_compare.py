@@ -39,7 +39,7 @@ def terms(probs, labels):
 
 def test_compare_means_equal_loop_over_resamples():
     a, b, labels = two_models(12)
-    found = compare(a, b, labels, MEANS, interval=0.9)
+    comparison = compare(a, b, labels, MEANS, interval=0.9)
     factors = widening_factors(12, 1000, 0).tolist()
     for name in MEANS:
         values_a = terms(a, labels)[name].tolist()
@@ -53,69 +53,71 @@ def test_compare_means_equal_loop_over_resamples():
                 factor = factors[len(resampled)]
                 resampled.append(difference + factor * (mean_b - mean_a - difference))
         low, high = np.quantile(resampled, [0.05, 0.95])
-        assert found[name] == pytest.approx(difference)
-        assert (found[f'{name}_low'], found[f'{name}_high']) == pytest.approx((low, high))
+        assert comparison[name] == pytest.approx(difference)
+        assert (comparison[f'{name}_low'], comparison[f'{name}_high']) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize('name', MEANS)
 def test_compare_means_equal_paired_t_interval(name):
     a, b, labels = two_models(600)
-    found = compare(a, b, labels, name)
+    comparison = compare(a, b, labels, name)
     differences = terms(b, labels)[name] - terms(a, labels)[name]
     error = differences.std().item() / math.sqrt(600)
     half = stats.t.ppf(0.975, 599) * error
-    assert found[name] == pytest.approx(differences.mean().item())
-    assert found[f'{name}_low'] == pytest.approx(found[name] - half, abs=0.12 * half)
-    assert found[f'{name}_high'] == pytest.approx(found[name] + half, abs=0.12 * half)
+    assert comparison[name] == pytest.approx(differences.mean().item())
+    assert comparison[f'{name}_low'] == pytest.approx(comparison[name] - half, abs=0.12 * half)
+    assert comparison[f'{name}_high'] == pytest.approx(comparison[name] + half, abs=0.12 * half)
 
 
 def test_compare_groups_of_other_sizes_equal_delta_interval():
     a, b, labels = two_models(900)
     groups = np.arange(900) ** 2 // 9000
-    found = compare(a, b, labels, ['NLL'], groups=groups)
+    comparison = compare(a, b, labels, ['NLL'], groups=groups)
     differences = (terms(b, labels)['NLL'] - terms(a, labels)['NLL']).numpy()
     mean = differences.mean()
     residuals = np.bincount(groups, differences - mean)
     num_groups = len(residuals)
     error = math.sqrt(num_groups / (num_groups - 1) * np.square(residuals).sum()) / 900
     half = stats.t.ppf(0.975, num_groups - 1) * error
-    width = found['NLL_high'] - found['NLL_low']
+    width = comparison['NLL_high'] - comparison['NLL_low']
     assert width == pytest.approx(2 * half, rel=0.15)
-    assert found.units == f'{num_groups} groups'
+    assert comparison.units == f'{num_groups} groups'
 
 
 def test_compare_values_are_those_of_measure():
     a, b, labels = two_models(300)
-    found = compare(a, b, labels)
-    assert found.a == dict(measure(a, labels)) and found.b == dict(measure(b, labels))
-    assert found.names == ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy']
-    assert found['AECE'] == found.b['AECE'] - found.a['AECE']
-    assert 'AECE_low' not in found and 'Not judged, without an interval: AECE.' in str(found)
-    assert json.loads(json.dumps(found.to_dict()))['difference']['ECE'] == found['ECE']
+    comparison = compare(a, b, labels)
+    assert comparison.a == dict(measure(a, labels)) and comparison.b == dict(measure(b, labels))
+    assert comparison.names == ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy']
+    assert comparison['AECE'] == comparison.b['AECE'] - comparison.a['AECE']
+    assert 'AECE_low' not in comparison and 'Not judged, without an interval: AECE.' in str(
+        comparison
+    )
+    assert json.loads(json.dumps(comparison.to_dict()))['difference']['ECE'] == comparison['ECE']
 
 
 def test_compare_sides_swapped_changes_signs():
     a, b, labels = two_models(300)
-    there = compare(a, b, labels, ['ECE', 'NLL'])
-    back = compare(b, a, labels, ['ECE', 'NLL'])
+    forward = compare(a, b, labels, ['ECE', 'NLL'])
+    backward = compare(b, a, labels, ['ECE', 'NLL'])
     for name in ('ECE', 'NLL'):
-        assert back[name] == -there[name]
-        expected = (-there[f'{name}_high'], -there[f'{name}_low'])
-        assert (back[f'{name}_low'], back[f'{name}_high']) == pytest.approx(expected)
+        assert backward[name] == -forward[name]
+        expected = (-forward[f'{name}_high'], -forward[f'{name}_low'])
+        assert (backward[f'{name}_low'], backward[f'{name}_high']) == pytest.approx(expected)
 
 
 def test_compare_model_with_itself_is_not_told_apart():
     a, _, labels = two_models(100)
-    found = compare(a, a, labels)
-    assert found.told_apart == []
-    assert all(value == 0 for value in found.values())
+    comparison = compare(a, a, labels)
+    assert comparison.told_apart == []
+    assert all(value == 0 for value in comparison.values())
 
 
 def test_compare_overconfident_model_is_told_apart():
     a, b, labels = two_models(2000)
-    found = compare(a, b, labels)
-    assert 'ECE' in found.told_apart and 'NLL' in found.told_apart
-    assert f'B has a {"lower" if found["NLL"] < 0 else "higher"} NLL: ' in str(found)
+    comparison = compare(a, b, labels)
+    assert 'ECE' in comparison.told_apart and 'NLL' in comparison.told_apart
+    assert f'B has a {"lower" if comparison["NLL"] < 0 else "higher"} NLL: ' in str(comparison)
 
 
 def test_compare_maps_have_images_as_units():
@@ -130,10 +132,12 @@ def test_compare_maps_have_images_as_units():
 
 def test_compare_one_group_has_no_intervals():
     a, b, labels = two_models(30)
-    found = compare(a, b, labels, ['NLL', 'ECE'], groups=['one'] * 30)
-    assert found.told_apart == []
-    assert math.isnan(found['NLL_low']) and found.to_dict()['difference']['ECE_low'] is None
-    assert 'Not judged, without an interval: NLL, ECE.' in str(found)
+    comparison = compare(a, b, labels, ['NLL', 'ECE'], groups=['one'] * 30)
+    assert comparison.told_apart == []
+    assert (
+        math.isnan(comparison['NLL_low']) and comparison.to_dict()['difference']['ECE_low'] is None
+    )
+    assert 'Not judged, without an interval: NLL, ECE.' in str(comparison)
 
 
 A, B, LABELS = two_models(5)

@@ -103,8 +103,7 @@ def test_threshold_groups_of_rows_equal_images_of_pixels():
 
 
 def test_threshold_groups_of_other_sizes_equal_loop():
-    conf, correct = image_confidences(400, spread=0.0)
-    conf, correct = conf[:, 0], correct[:, 0]
+    conf, correct = (column[:, 0] for column in image_confidences(400, spread=0.0))
     groups = (torch.arange(400) ** 0.8).long()
     pairs = [(conf[groups == g].tolist(), correct[groups == g].tolist()) for g in groups.unique()]
     expected = references.threshold_at_risk(pairs, log_bin_thresholds().tolist()[1:], 0.15, 0.9)
@@ -113,8 +112,7 @@ def test_threshold_groups_of_other_sizes_equal_loop():
 
 
 def test_threshold_masked_values_are_left_out():
-    conf, correct = image_confidences(300)
-    conf, correct = conf[:, 0].numpy(), correct[:, 0].numpy()
+    conf, correct = (column[:, 0].numpy() for column in image_confidences(300))
     expected = threshold(conf[:200], correct[:200], 0.2)
     masked = np.ma.array(correct, mask=np.arange(300) >= 200)
     assert threshold(conf, masked, 0.2) == expected
@@ -133,13 +131,13 @@ def test_threshold_unproven_names_how_many_would_prove_it(pixels):
 
 
 def test_threshold_all_wrong_says_that_no_number_proves_it():
-    found = threshold([0.99] * 20, [False] * 20)
-    assert found.threshold is None and found.num_needed is None
-    assert 'would not prove one' in str(found)
+    bound = threshold([0.99] * 20, [False] * 20)
+    assert bound.threshold is None and bound.num_needed is None
+    assert 'would not prove one' in str(bound)
 
 
 def test_threshold_result_is_json_and_a_sentence():
-    found = threshold([0.999] * 200, [True] * 200)
-    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
-    assert found.to_dict()['threshold'] == found.threshold
-    assert f'Above a confidence of {found.threshold:.6g}, at most 5 %' in str(found)
+    bound = threshold([0.999] * 200, [True] * 200)
+    assert json.loads(json.dumps(bound.to_dict())) == bound.to_dict()
+    assert bound.to_dict()['threshold'] == bound.threshold
+    assert f'Above a confidence of {bound.threshold:.6g}, at most 5 %' in str(bound)

@@ -2,6 +2,7 @@
 
     python tools/benchmarks/coverage.py
     python tools/benchmarks/coverage.py --table thresholds --sets 1000
+    python tools/benchmarks/coverage.py --table comparisons --sets 1000
     python tools/benchmarks/coverage.py WORK_DIR … --splits 1000
 
 Without work dirs: intervals of an ECE, over predictions that are independent or of images. Beside
@@ -16,6 +17,11 @@ With `--table thresholds`: thresholds that `mmcalib.threshold` finds for a risk 
 probability, among such predictions, of which each is independent or those of a group. `found` is
 the share of sets that have a threshold, `kept` the mean share of the predictions that it keeps,
 and `holds` the share of sets without a threshold whose true risk is larger.
+
+With `--table comparisons`: how often the intervals of `mmcalib.compare` contain the true
+difference of two models, with their mean width in brackets. 70 % of the confidences of both are
+equal, and 80 % of what decides about being correct is shared; NLL is that of being correct. `ECE,
+bias ignored` are the quantiles of the resampled differences.
 
 With work dirs: the images of tested runs (their calibration.npz) are split at random into two
 halves; a threshold is fitted to one half and tried on the other. `found` is the share of tries that
@@ -45,6 +51,7 @@ from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds
+from mmcalib.metrics.paired_intervals import UnitTables, difference_intervals
 from mmcalib.tables import TextTable
 
 BINS = 15
@@ -59,6 +66,9 @@ CONCENTRATION = 20
 COVERAGE = 0.95
 TRUE_ECES = (0, 3, 10)
 INTERVALS = ('ours', 'basic bootstrap', 'its quantiles')
+# Pairs of true ECEs of two models, and the metrics that are compared; the last one twice.
+ERROR_PAIRS = ((0, 0), (3, 3), (3, 0), (10, 0), (10, 3))
+COMPARED = ('accuracy', 'gap', 'NLL', 'ECE', 'ECE')
 IMAGES_TRIED = 5  # Images of each half whose own intervals are tried.
 
 
@@ -183,12 +193,14 @@ def threshold_row(group_size, effects, error, count, *, sets, risk):
     for _ in range(sets):
         level, correct, group = draw_confidences(group_size, effects, error, count, rng)
         groups = None if group_size == 1 else group
-        found = threshold(CONF[level], correct, risk, groups=groups).threshold
-        if found is not None:
-            kept_shares.append(SHARE[found < CONF].sum())
-        num_held += found is None or true_risk(error, found) <= risk
+        proven = threshold(CONF[level], correct, risk, groups=groups).threshold
+        if proven is not None:
+            kept_shares.append(SHARE[proven < CONF].sum())
+        if proven is None or true_risk(error, proven) <= risk:
+            num_held += 1
         loosest = loosest_observed(CONF[level], correct, risk)
-        num_held_without_proof += loosest is None or true_risk(error, loosest) <= risk
+        if loosest is None or true_risk(error, loosest) <= risk:
+            num_held_without_proof += 1
     return [
         f'{len(kept_shares) / sets:.1%}',
         f'{np.mean(kept_shares):.1%}' if kept_shares else '',
@@ -219,6 +231,107 @@ def print_simulated_thresholds(args):
             cells = threshold_row(group_size, effects, error, count, sets=args.sets, risk=0.05)
             rows.append([f'{count:,} {name}', f'{error:g}', *cells])
     print_table(['units', 'true ECE', 'found', 'kept', 'holds', 'holds without proof'], rows)
+
+
+def draw_pair(group_size, errors, count, rng):
+    """Return the confidences of two models, whether they are correct, and the groups.
+
+    Returns:
+        A list of ``(level, correct)`` for each model, and the ``(M,)`` group of each prediction.
+    """
+    group = np.arange(count).repeat(group_size)
+    size = len(group)
+    shares = SHARE.cumsum()[None].repeat(count, axis=0)
+    group_deviation = 0.0
+    if group_size > 1:
+        shares = rng.dirichlet(CONCENTRATION * SHARE, count).cumsum(axis=1)
+        group_deviation = EFFECTS['differ'][0]
+    effect = group_deviation * rng.standard_normal(count)[group]
+
+    def draw_levels():
+        above = shares[group] < rng.uniform(size=(size, 1))
+        return above.sum(axis=1).clip(0, len(CONF) - 1)
+
+    first_level = draw_levels()
+    first_noise = rng.standard_normal(size)
+    second_level = np.where(rng.uniform(size=size) < 0.7, first_level, draw_levels())
+    second_noise = np.where(rng.uniform(size=size) < 0.8, first_noise, rng.standard_normal(size))
+    scale = (1 + group_deviation**2) ** 0.5
+    models = []
+    levels_and_noises = ((first_level, first_noise), (second_level, second_noise))
+    for error, (level, noise) in zip(errors, levels_and_noises, strict=True):
+        chance = accuracies(error).numpy()[level]
+        models.append((level, (noise + effect) / scale < ndtri(chance)))
+    return models, group
+
+
+def unit_tables(level, correct, group, count):
+    """Return the bins, and the sums of NLL and Brier score, of each group."""
+    conf = CONF[level]
+    key = group * BINS + level // LEVELS_PER_BIN
+    columns = [np.bincount(key, values, count * BINS) for values in (conf * 0 + 1, correct, conf)]
+    bins = np.stack([column.reshape(count, BINS) for column in columns], axis=1)
+    nll = -np.log(np.where(correct, conf, 1 - conf))
+    sums = np.stack([np.bincount(group, nll, count), np.zeros(count)], axis=1)
+    return UnitTables(torch.from_numpy(bins), torch.from_numpy(sums))
+
+
+def true_values(error):
+    """Return the metrics of the population of one model."""
+    chance = accuracies(error).numpy()
+    accuracy = 100 * (SHARE * chance).sum()
+    nll = -(chance * np.log(CONF) + (1 - chance) * np.log(1 - CONF))
+    return {
+        'accuracy': accuracy,
+        'gap': 100 * (SHARE * CONF).sum() - accuracy,
+        'NLL': (SHARE * nll).sum(),
+        'ECE': error,
+    }
+
+
+def quantiles_of_differences(a, b, num_bootstrap):
+    """Return the quantiles of the resampled differences of the ECEs, whose bias is ignored."""
+    differences = []
+    for weights in bootstrap_weights(len(a.bins), num_bootstrap=num_bootstrap, seed=0):
+        errors = []
+        for tables in (a, b):
+            resampled = (weights @ tables.bins.flatten(1)).unflatten(1, (3, BINS))
+            errors.append(calibration_error(resampled))
+        differences.append(errors[1] - errors[0])
+    return torch.cat(differences).quantile(tail_probabilities(COVERAGE)).tolist()
+
+
+def comparison_row(group_size, errors, count, *, sets, draws):
+    """Return how often the intervals of differences contain the true ones, and their widths."""
+    rng = np.random.default_rng(0)
+    values_a, values_b = map(true_values, errors)
+    truth = np.array([values_b[name] - values_a[name] for name in COMPARED])
+    ends = []
+    for _ in range(sets):
+        models, group = draw_pair(group_size, errors, count, rng)
+        a, b = (unit_tables(*model, group, count) for model in models)
+        bounds = difference_intervals(COMPARED[:-1], a, b, coverage=COVERAGE, num_bootstrap=draws)
+        ends.append([*bounds.values(), quantiles_of_differences(a, b, draws)])
+    low, high = np.moveaxis(np.array(ends), 2, 0)
+    coverages = ((low <= truth + 1e-9) & (high >= truth - 1e-9)).mean(axis=0)
+    widths = (high - low).mean(axis=0)
+    return [
+        f'{100 * coverage:.1f} % ({width:.2f})'
+        for coverage, width in zip(coverages, widths, strict=True)
+    ]
+
+
+def print_comparisons(args):
+    """Print how often intervals of the differences of two simulated models hold."""
+    rows = []
+    for group_size, unit, counts in (
+        (1, 'predictions', (300, 1000)),
+        (20, 'groups of 20', (20, 100)),
+    ):
+        for errors, count in product(ERROR_PAIRS, counts):
+            cells = comparison_row(group_size, errors, count, sets=args.sets, draws=args.draws)
+            rows.append([f'{count:,} {unit}', '{:g} and {:g}'.format(*errors), *cells])
+    print_table(['units', 'true ECEs', *COMPARED[:-1], 'ECE, bias ignored'], rows)
 
 
 def hoeffding_bentkus(shares, risk):
@@ -349,7 +462,11 @@ def print_table(headings, rows):
         print(f'\n{TextTable(headings, rows).write("markdown")}', flush=True)
 
 
-TABLES = {'intervals': print_interval_table, 'thresholds': print_simulated_thresholds}
+TABLES = {
+    'intervals': print_interval_table,
+    'thresholds': print_simulated_thresholds,
+    'comparisons': print_comparisons,
+}
 
 
 def main():
