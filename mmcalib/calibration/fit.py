@@ -96,15 +96,14 @@ def fit_scaling(
             return Fit(scaler=None, scalers=[unchanged], candidates=candidates)
         scaler = scaler_for(method, draw)
     fitted = fit_scaler(deepcopy(scaler), draw, groups.index)
-    temperature = None
-    if isinstance(fitted, TemperatureScaler):
-        temperature = fitted.temperature_
     scalers = None
     if cross_fit is True:
-        scalers = fit_folds(scaler, draw, groups.index, fold_of_group, temperature=temperature)
+        scalers = fit_folds(scaler, draw, groups.index, fold_of_group, similar=fitted, shown=True)
     elif cross_fit and fold_of_group is not None and is_cheap(scaler, draw):
         with suppress(UserError):  # A class may be in few groups, all of one fold.
-            scalers = fit_folds(scaler, draw, groups.index, fold_of_group, temperature=temperature)
+            scalers = fit_folds(
+                scaler, draw, groups.index, fold_of_group, similar=fitted, shown=True
+            )
     if scalers is None:
         scalers = [fitted]
         fold_of_group = None

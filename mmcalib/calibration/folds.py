@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 
@@ -15,6 +15,7 @@ from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.temperature_search import best_temperature, temperature_of_kept_rows
+from mmcalib.predictions.progress import progress
 
 FOLDS = 5
 
@@ -59,7 +60,8 @@ def fit_folds(
     group_index: Tensor,
     fold_of_group: Tensor,
     *,
-    temperature: float | None = None,
+    similar: Scaler | None = None,
+    shown: bool = False,
 ) -> list[Scaler]:
     """Return a scaler for each fold, fitted to the predictions of all others.
 
@@ -68,31 +70,36 @@ def fit_folds(
         draw: The predictions.
         group_index: The group of each prediction, ``(M,)`` int64.
         fold_of_group: The fold of each group, see :func:`assign_folds`.
-        temperature: The temperature of the least NLL of all predictions, from which the searches
-            for those of the folds start; None if it is not known, or there are several labels.
+        similar: A scaler of the same method that was fitted to all predictions, at whose optimum
+            the fits start; None if there is none. Then all but the first start at the one before.
+
+        shown: Whether a terminal shows a progress bar.
 
     Raises:
         UserError: If the predictions without a fold determine no scaling.
     """
     fold = fold_of_group[group_index]
     num_folds = int(fold_of_group.max()) + 1
+    numbers: Iterable[int] = range(num_folds)
+    if shown:
+        numbers = progress(numbers, 'Fitting without each fold', transient=True)
     scalers: list[Scaler] = []
     if isinstance(scaler, ScalerPerLabel) or not scaler.starts_at_temperature:
-        for number in range(num_folds):
+        for number in numbers:
             with named_fold(number, num_folds):
                 scalers.append(fit_scaler(deepcopy(scaler), draw, group_index, fold != number))
         return scalers
     rows = read_rows(draw.logits, draw.labels, group_index)
-    if temperature is None:
-        temperature = best_temperature(rows)
+    temperature = best_temperature(rows) if similar is None else similar.optimum.temperature
     derivatives = nll_derivatives(rows, 1 / temperature)
-    for number in range(num_folds):
+    for number in numbers:
         is_kept = fold != number
         fold_scaler = deepcopy(scaler)
         with named_fold(number, num_folds):
             fold_temperature = temperature_of_kept_rows(rows, is_kept, temperature, derivatives)
-            fold_scaler.fit_kept_rows(rows, is_kept, fold_temperature)
+            fold_scaler.fit_kept_rows(rows, is_kept, fold_temperature, similar)
         scalers.append(fold_scaler)
+        similar = similar or fold_scaler
     return scalers
 
 

@@ -14,7 +14,7 @@ from mmcalib.names import CRITERIA
 from mmcalib.options import check_choice, check_number
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows, split_rows
 from mmcalib.posthoc.logits import gaps_to_top
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import (
     TEMPERATURE_BOUNDS,
     best_temperature,
@@ -98,10 +98,15 @@ class TemperatureScaler(AffineScaler):
         return self.criterion == 'nll'
 
     def fit_kept_rows(
-        self, rows: ImagePredictions, is_kept: Tensor, temperature: float
+        self,
+        rows: ImagePredictions,
+        is_kept: Tensor,
+        temperature: float,
+        similar: LogitScaler | None = None,
     ) -> TemperatureScaler:
         """Take the temperature as it is; no rows are copied."""
         self._set_parameters({'temperature': temperature})
+        self.optimum = FitStart(temperature)
         self.num_predictions_ = int(is_kept.sum())
         self.num_logits_ = rows.logits.shape[1]
         return self
@@ -140,9 +145,11 @@ class TemperatureScaler(AffineScaler):
         slopes, curvatures = nll_derivatives(rows, 1 / temperature)
         return temperature_error(temperature, slopes, curvatures, rows.images)
 
-    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, float]:
+    def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, float]:
         if self.criterion == 'nll':
-            return {'temperature': best_temperature(rows, start=start)}
+            temperature = best_temperature(rows, start=start.temperature)
+            self.optimum = FitStart(temperature)
+            return {'temperature': temperature}
         return {'temperature': least_ece_temperature(rows)}
 
 

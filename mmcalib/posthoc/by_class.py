@@ -7,19 +7,26 @@ may round two of them to one number.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from mmcalib.options import check_number
-from mmcalib.posthoc.fit_rows import effective_weights
+from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, nll_derivatives
 from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 # A matrix has at least this on its diagonal, in units of 1/T, so that the predicted class stays
 # above the others.
 LEAST_DIAGONAL = 1e-3
+# A search for the temperatures of classes ends with a smaller relative change of all of them.
+LEAST_CHANGE = 1e-6
+# Halving the whole interval of the bounds takes fewer steps.
+MOST_STEPS = 60
 
 
 class PredictedClassTemperatureScaler(LogitScaler):
@@ -66,19 +73,55 @@ class PredictedClassTemperatureScaler(LogitScaler):
         return {'beta': torch.ones(max(num_logits, 2), device='cpu')}
 
     def learned_parameters(self, temperature: float, beta: Tensor) -> dict[str, Tensor]:
-        low, high = TEMPERATURE_BOUNDS
-        if not low <= temperature <= high:  # Cosines, for example, have a small temperature.
-            low *= temperature
-            high *= temperature
-        return {'temperature': (temperature / beta).clamp(low, high)}
+        return {'temperature': (temperature / beta).clamp(*temperature_bounds(temperature))}
 
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
         predicted = top_class(logits)
         scaled = gaps_to_top(logits) / temperature[predicted].unsqueeze(1)
         return without_other_class(scaled, num_logits=logits.shape[1])
 
-    def cost(self, beta: Tensor) -> Tensor:
-        return self.penalty * (beta - 1).square().sum()
+    def _minimize_nll(
+        self,
+        rows: ImagePredictions,
+        temperature: float,
+        weights: Tensor,
+        start: Mapping[str, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """Return the factors β = T / T_c with the least penalised NLL.
+
+        No two classes have a row in common, so one pass serves a Newton step of each.
+        """
+        num_classes = max(rows.logits.shape[1], 2)
+        zeros = torch.zeros(num_classes, dtype=torch.float64, device=weights.device)
+        predicted = rows.predicted
+        beta = zeros + 1 if start is None else start['beta'].to(weights)
+        least, most = temperature_bounds(temperature)
+        low = zeros + temperature / most
+        high = zeros + temperature / least
+        for _ in range(MOST_STEPS):
+            slopes, curvatures = nll_derivatives(rows, beta[predicted] / temperature)
+            slope = zeros.index_add(0, predicted, weights * slopes) / temperature
+            curvature = zeros.index_add(0, predicted, weights * curvatures) / temperature**2
+            slope += 2 * self.penalty * (beta - 1)
+            curvature += 2 * self.penalty
+            low = torch.where(slope < 0, beta, low)
+            high = torch.where(slope > 0, beta, high)
+            step = torch.where(slope == 0, 0.0, -slope / curvature)
+            is_inside = (beta + step >= low) & (beta + step <= high)
+            following = torch.where(is_inside, beta + step, (low * high).sqrt())
+            change = (following / beta - 1).abs().max()
+            beta = following
+            if change < LEAST_CHANGE:
+                break
+        return {'beta': beta}
+
+
+def temperature_bounds(temperature: float) -> tuple[float, float]:
+    """Return the bounds of the temperatures of classes, for that of all of them."""
+    low, high = TEMPERATURE_BOUNDS
+    if not low <= temperature <= high:  # Cosines, for example, have a small temperature.
+        return low * temperature, high * temperature
+    return low, high
 
 
 class ClassConditionalScaler(LogitScaler):
@@ -163,22 +206,28 @@ class ClassConditionalScaler(LogitScaler):
         scaled = scaled.reshape(gaps.shape)
         return without_other_class(scaled, num_logits=logits.shape[1])
 
-    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, Tensor]:
-        temperatures = PredictedClassTemperatureScaler()._fit(rows, start)['temperature'].tolist()
+    def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Tensor]:
+        class_scaler = PredictedClassTemperatureScaler()
+        temperatures = class_scaler._fit(rows, FitStart(start.temperature))['temperature']
         num_classes = len(temperatures)
-        label_scaler = _OneClassScaler(**self.get_params())
         matrix_shape = (num_classes, num_classes, num_classes)
         matrix = torch.zeros(matrix_shape, dtype=torch.float64, device='cpu')
         shift = torch.zeros(num_classes, num_classes, dtype=torch.float64, device='cpu')
+        optima = {'matrix': matrix.clone(), 'shift': shift.clone()}
         self.num_effective_ = 0.0
-        for label, temperature in enumerate(temperatures):
+        for label, temperature in enumerate(temperatures.tolist()):
+            label_scaler = _OneClassScaler(label, **self.get_params())
             label_rows = rows.select(rows.predicted == label)
+            fitted = label_scaler.start(num_classes)
+            if start.tensors is not None:
+                fitted = {name: value[label] for name, value in start.tensors.items()}
             if len(label_rows):
                 weights = effective_weights(label_rows, 1 / temperature)
                 self.num_effective_ += weights.sum().item()
-                fitted = label_scaler._minimize_nll(label_rows, temperature, weights)
-            else:
-                fitted = label_scaler.start(num_classes)
+                # The gaps are the same in all passes.
+                gaps = gaps_to_top(logits_for_passes(label_rows.logits))
+                label_rows = replace(label_rows, logits=gaps)
+                fitted = label_scaler._minimize_nll(label_rows, temperature, weights, fitted)
             learned = label_scaler.learned_parameters(temperature, **fitted)
             matrix[label] = learned['matrix']
             shift[label] = learned['shift']
@@ -186,13 +235,25 @@ class ClassConditionalScaler(LogitScaler):
             matrix[label, label] = 0
             matrix[label, :, label] = 0
             shift[label, label] = 0
+            for name, value in fitted.items():
+                optima[name][label] = value
+        self.optimum = FitStart(class_scaler.optimum.temperature, optima)
         return {'matrix': matrix, 'shift': shift}
 
 
 class _OneClassScaler(ClassConditionalScaler):
-    """The map of the predictions of one class."""
+    """The map of the predictions of one class, whose logits are the gaps to it.
+
+    Args:
+        label: The predicted class.
+        **options: See :class:`ClassConditionalScaler`.
+    """
 
     bounds = {'matrix': (0.0, float('inf')), 'shift': (0.0, float('inf'))}
+
+    def __init__(self, label: int, **options: float) -> None:
+        super().__init__(**options)
+        self.label = label
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         num_classes = max(num_logits, 2)
@@ -208,9 +269,9 @@ class _OneClassScaler(ClassConditionalScaler):
         return {'matrix': (matrix + least_matrix) / temperature, 'shift': shift}
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
-        scaled = gaps_to_top(logits) @ matrix.T - shift
-        scaled = scaled.scatter(1, top_class(logits)[:, None], 0.0)
-        return without_other_class(scaled, num_logits=logits.shape[1])
+        is_other = torch.ones(logits.shape[1], dtype=logits.dtype, device=logits.device)
+        is_other[self.label] = 0
+        return (logits @ matrix.T - shift) * is_other
 
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
         off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()

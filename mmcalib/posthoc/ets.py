@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -56,7 +57,11 @@ class EnsembleTemperatureScaler(LogitScaler):
         return without_other_class(mixed, num_logits=logits.shape[1])
 
     def _minimize_nll(
-        self, rows: ImagePredictions, temperature: float, weights: Tensor
+        self,
+        rows: ImagePredictions,
+        temperature: float,
+        weights: Tensor,
+        start: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Return the shares with the least NLL.
 
@@ -73,7 +78,8 @@ class EnsembleTemperatureScaler(LogitScaler):
             log_weights = self.learned_parameters(temperature, shares)['weights'].log()
             return -(label_log_probs + log_weights[:, None]).logsumexp(dim=0).mean()
 
-        start = {'shares': label_log_probs.new_full((3,), 1 / 3)}
+        if start is None:
+            start = {'shares': label_log_probs.new_full((3,), 1 / 3)}
         # At 0 the logarithm of a share would have no gradient.
         return minimize_sum([mean_nll], start, bounds={'shares': (1e-9, 1.0)})
 

@@ -77,14 +77,32 @@ def split_rows(logits: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]
     return zip(*parts, strict=True)
 
 
+def logits_for_passes(logits: Tensor) -> Tensor:
+    """Return logits ``(M, K)`` in the precision of a fit's passes.
+
+    Of logits in float32 it is float32, which takes half the time; the highest of each prediction is
+    taken away, which softmaxes ignore, and which keeps the digits of the others.
+    """
+    if logits.dtype != torch.float32:
+        return logits.double()
+    gaps = logits if logits.shape[1] == 1 else gaps_to_top(logits)
+    return gaps if gaps.sum().isfinite() else logits.double()
+
+
 @torch.no_grad()
-def nll_derivatives(rows: ImagePredictions, beta: float) -> tuple[Tensor, Tensor]:
+def nll_derivatives(rows: ImagePredictions, beta: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return the slope and the curvature of each row's NLL in 1/T, at 1/T = `beta`, ``(M,)`` each.
 
     The slope is the mean of the logits under the softmax less the true class's logit, and the
     curvature is their variance. Both are float64. Of logits in float32 each row is computed in
     float32, which takes half the time and changes a temperature by less than 1e-6 of it.
+
+    Args:
+        rows: The predictions.
+        beta: 1/T, a number for all rows, or ``(M,)``.
     """
+    if not torch.is_tensor(beta):
+        beta = torch.full_like(rows.labels, beta, dtype=torch.float64)
     if rows.logits.dtype == torch.float32:
         slopes, curvatures = _nll_derivatives(rows, beta, torch.float32)
         if curvatures.sum().isfinite():  # Differences of logits near 3e38 are beyond float32.
@@ -93,13 +111,13 @@ def nll_derivatives(rows: ImagePredictions, beta: float) -> tuple[Tensor, Tensor
 
 
 def _nll_derivatives(
-    rows: ImagePredictions, beta: float, dtype: torch.dtype
+    rows: ImagePredictions, beta: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     slopes = []
     curvatures = []
-    for logits, labels in split_rows(rows.logits, rows.labels):
+    for logits, labels, part_beta in split_rows(rows.logits, rows.labels, beta.to(dtype)):
         gaps = gaps_to_top(logits.to(dtype))
-        terms = (gaps * beta).exp_()
+        terms = (gaps * part_beta[:, None]).exp_()
         total = terms.sum(dim=1)
         mean = terms.mul_(gaps).sum(dim=1) / total
         mean_square = terms.mul_(gaps).sum(dim=1) / total

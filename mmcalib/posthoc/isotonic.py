@@ -15,7 +15,7 @@ from mmcalib.posthoc.logits import (
     top_class,
     without_other_class,
 )
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.image_predictions import ImagePredictions
 
@@ -54,8 +54,9 @@ class IsotonicScaler(LogitScaler):
     learned = {'temperature': 0, 'knots': 1, 'errors': 1}
     keeps_argmax = True
 
-    def _fit(self, rows: ImagePredictions, start: float = 1.0) -> dict[str, Any]:
-        temperature = best_temperature(rows, start=start)
+    def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Any]:
+        temperature = best_temperature(rows, start=start.temperature)
+        self.optimum = FitStart(temperature)
         odds = []
         for (logits,) in split_rows(rows.logits):
             odds.append(split_probabilities(logits.double(), temperature).log_odds[:, 0])

@@ -14,6 +14,8 @@ def minimize_sum(
     terms: Sequence[Callable[..., Tensor | float]],
     start: Mapping[str, Tensor],
     bounds: Mapping[str, tuple[float, float]],
+    *,
+    tolerance: float = 1e-13,
 ) -> dict[str, Tensor]:
     """Return the named tensors at which a sum of terms is least.
 
@@ -22,6 +24,8 @@ def minimize_sum(
             in memory.
         start: The tensors to start from.
         bounds: The least and the largest value of the tensors that have bounds, by name.
+        tolerance: The decrease of the sum, relative to it, below which the search ends. Terms in
+            float32 have noise, below which no decrease is found.
     """
     sizes = [value.numel() for value in start.values()]
     flat_start = torch.cat([value.flatten() for value in start.values()]).double()
@@ -52,6 +56,6 @@ def minimize_sum(
         jac=True,
         method='L-BFGS-B',
         bounds=flat_bounds,
-        options={'maxiter': 1000, 'maxfun': 2000, 'ftol': 1e-13, 'gtol': 1e-7},
+        options={'maxiter': 1000, 'maxfun': 2000, 'ftol': tolerance, 'gtol': 1e-7},
     )
     return split_by_name(torch.tensor(result.x, device=device))

@@ -8,12 +8,14 @@ import pytest
 import torch
 from drawn import draw_of_arrays
 from overconfident import draw
+from torch.nn.functional import cross_entropy
 
 from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
 from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 
 METHODS = ('temperature', 'vector', 'ets', 'isotonic', 'class-temperatures')
+BY_CLASS = ('class-temperatures', 'class-conditional')
 DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
@@ -129,3 +131,22 @@ def test_fit_temperature_of_huge_logits_is_finite(dtype):
     expected *= 3e38 / np.abs(logits).max()
     assert math.isfinite(scaler.temperature_)
     assert scaler.temperature_ == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize('method', ['vector', 'matrix', 'ets', *BY_CLASS])
+def test_fit_folds_in_single_precision_have_nll_of_double(method):
+    logits, labels = draw(16_000, num_classes=4)
+    logits = torch.as_tensor(logits + 0.7 * np.arange(4))  # Classes then differ.
+    labels = torch.as_tensor(labels)
+    images = torch.arange(len(labels)) // 40
+    fold_of_image = assign_folds(400, seed=0)
+    fold = fold_of_image[images]
+    losses = []
+    for values in (logits.float(), logits.float().double()):
+        predictions = draw_of_arrays(values, labels, images)
+        full = fit_scaler(SCALERS[method](), predictions, images)
+        scalers = fit_folds(SCALERS[method](), predictions, images, fold_of_image, similar=full)
+        for number, scaler in enumerate(scalers):
+            scaled = scaler.transform(values.double()[fold != number])
+            losses.append(cross_entropy(scaled, labels[fold != number]).item())
+    assert losses[:5] == pytest.approx(losses[5:], abs=1e-6)
