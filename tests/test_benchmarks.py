@@ -77,6 +77,14 @@ def test_speed_metrics_prints_ratios_and_memory(run_benchmark):
     assert all(float(row[2]) > 0 and 0 < float(row[3]) < 200 for row in rows)
 
 
+def test_arrays_prints_ratios(run_benchmark):
+    pytest.importorskip('torchmetrics')
+    rows = run_benchmark('arrays', '--size', '3x16x16', '--rounds', '1')
+    assert rows[1][0] == 'torchmetrics: ECE' and rows[1][2] == '1.00'
+    assert [row[0] for row in rows[2:4]] == ['measure: ECE', 'measure: five metrics']
+    assert all(float(row[2]) > 0 for row in rows[1:])
+
+
 def test_speed_upsampling_prints_ratios(run_benchmark):
     options = '--rounds 1 --sizes 1x3x32x32 --losses SoftmaxFocalLoss'
     _, row = run_benchmark('speed', 'upsampling', *options.split())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,12 +32,18 @@ def sum_by_key(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ascending distinct keys ``(U,)``, and the sum of the columns of each ``(R, U)``.
 
     Args:
-        keys: ``(M,)``.
+        keys: ``(M,)``, on the CPU.
         rows: ``(R, M)``.
     """
-    keys, index = keys.unique(return_inverse=True)
-    sums = rows.new_zeros(len(rows), len(keys)).index_add_(1, index, rows)
-    return keys, sums
+    # NumPy sorts in a third of the time that torch takes.
+    order = np.argsort(keys.numpy())
+    sorted_keys = keys.numpy()[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = sorted_keys[1:] != sorted_keys[:-1]
+    sums = rows.numpy()[:, order]
+    if not begins.all():
+        sums = np.add.reduceat(sums, np.flatnonzero(begins), axis=1)
+    return torch.from_numpy(sorted_keys[begins]), torch.from_numpy(sums)
 
 
 def merge_equal_confidences(table: Tensor) -> Tensor:

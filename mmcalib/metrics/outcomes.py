@@ -96,7 +96,13 @@ def compute_outcomes(
         columns, predicted, label, *all_masks
     ):
         for (_, statistics), mask, parts in zip(masks, piece_masks, parts_by_mask, strict=True):
-            selected = select_columns(mask, piece, piece_predicted, piece_label)
+            selected = select_columns(
+                mask,
+                piece,
+                piece_predicted,
+                piece_label,
+                are_overwritten=are_logits or bool(statistics),
+            )
             if are_logits:
                 outcomes = outcomes_of_logits(*selected, num_bins, statistics)
             else:
@@ -176,7 +182,9 @@ def outcomes_of_probabilities(
     required: Collection[str],
     lowest: Tensor,
 ) -> Outcomes:
-    """Return the outcomes of ``(K, M)`` probabilities, which are overwritten; K = 1 becomes two.
+    """Return the outcomes of ``(K, M)`` probabilities; K = 1 becomes two.
+
+    They are overwritten if a statistic is required.
 
     Args:
         probs: Probabilities, which may be a little above 1.
@@ -188,14 +196,15 @@ def outcomes_of_probabilities(
     """
     if len(probs) == 1:
         probs = torch.cat([1 - probs, probs])
-    probs = probs.clamp_(max=1)
-    label_prob = probs.gather(0, label[None])[0]
+    if required:
+        probs = probs.clamp_(max=1)
+    label_prob = probs.gather(0, label[None])[0].clamp_(max=1)
     nll = -label_prob.clamp(min=lowest[label]).log().double()
     curve = None
     if 'nll_curve' in required:
         logs = probs.clamp(min=lowest[:, None]).log()
         curve = nll_curve(logs - logs.amax(dim=0), label)
-    conf = probs.gather(0, predicted[None])[0]
+    conf = probs.gather(0, predicted[None])[0].clamp_(max=1)
     scale = torch.ones((), dtype=probs.dtype, device=probs.device)
     outcomes = outcomes_of_scaled(
         probs, scale, scale, conf, predicted, label, nll, num_bins, required
@@ -365,14 +374,16 @@ def exact_one_minus_conf(conf: Tensor, sum_of_others: Tensor) -> Tensor:
 
 
 def select_columns(
-    mask: Tensor, scores: Tensor, predicted: Tensor, label: Tensor
+    mask: Tensor, scores: Tensor, predicted: Tensor, label: Tensor, *, are_overwritten: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a copy of the scores ``(K, M)`` in a mask, and their predicted and true classes.
+    """Return the scores ``(K, M)`` in a mask, and their predicted and true classes.
 
-    The copy is contiguous, and float32 or float64.
+    The scores are float32 or float64; those that will be overwritten are a contiguous copy.
     """
     if mask.all():  # Copying takes half as long as selecting.
         dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
+        if scores.dtype == dtype and not are_overwritten:
+            return scores, predicted, label
         copy = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores)
         return copy, predicted, label
     index = true_indices(mask)

@@ -93,7 +93,14 @@ class StreamingMetrics:
     ) -> None:
         self.metrics = metrics
         self.names = [metrics] if isinstance(metrics, str) else list(metrics)
-        self.required = {find_metric(name).required for name in self.names} - {None}
+        definitions = [find_metric(name) for name in self.names]
+        self.required = {metric.required for metric in definitions} - {None}
+        # A single value of bins of equal width needs no fine bins, and nothing will be drawn.
+        self._needs_fine_bins = (
+            not isinstance(metrics, str)
+            or interval is not None
+            or any(metric.bin_formula is None for metric in definitions)
+        )
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = ignore_index
         self.protocol_name = check_choice('protocol', protocol, PROTOCOLS)
@@ -168,8 +175,13 @@ class StreamingMetrics:
                 region = self.protocol.region(part.labels[0], self.boundary_width)
                 part = part.within(region[None])
             outcomes = compute_outcomes(part, num_bins=self.num_bins, required=self.required)
-            rounded = self._tally.limit.is_reached
-            self._tally.add(count_outcomes(outcomes, self.num_bins, rounded=rounded))
+            counts = count_outcomes(
+                outcomes,
+                self.num_bins,
+                rounded=self._tally.limit.is_reached,
+                with_fine_bins=self._needs_fine_bins,
+            )
+            self._tally.add(counts)
             if self.keep_images:
                 self._image_tables.append(tables_by_image(part, outcomes, self.num_bins))
 
@@ -240,6 +252,8 @@ class StreamingMetrics:
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
+        if len(sums_by_rank) == 1:
+            return list(sums_by_rank[0])
         has_units = self.protocol.images_per_unit is not None
         tally = Tally(self.num_bins, images_per_sum=1 if has_units else None)
         for sums in sums_by_rank:

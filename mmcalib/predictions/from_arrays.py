@@ -19,7 +19,7 @@ from mmcalib.predictions.image_predictions import (
     predictions_from_confidences,
     predictions_from_probabilities,
 )
-from mmcalib.predictions.labels import axes_look_alike, labelled_rows, without_class_axis
+from mmcalib.predictions.labels import axes_look_alike, labelled_rows, labels_of_scores
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_probabilities, check_range
 
 
@@ -70,10 +70,9 @@ def read_probabilities(
             labelled_rows('probs', probs[:, index], labels[:, index], ignore_index)
         check_range(probs, 'probs')
     else:
-        rows, _ = labelled_rows('probs', probs, labels, ignore_index)
-        labels = without_class_axis(probs, labels)
+        labels = labels_of_scores('probs', probs, labels, ignore_index)
         try:
-            check_row_probabilities(at_least_single(rows))
+            check_class_probabilities(probs, valid_labels(labels, ignore_index))
         except ValueError as error:
             if not axes_look_alike(probs):
                 raise
@@ -84,12 +83,21 @@ def read_probabilities(
     )
 
 
-def check_row_probabilities(rows: Tensor) -> None:
-    """Raise a ValueError for ``(M, K)`` rows that are no probabilities, of class 1 if K = 1."""
-    if rows.shape[1] == 1:
-        check_range(rows, 'probs')
+def check_class_probabilities(probs: Tensor, valid: Tensor) -> None:
+    """Raise a ValueError for values that are no probabilities of classes.
+
+    Args:
+        probs: ``(N, K, *)``; ``(N,)`` or K = 1 for the probability of class 1 of two.
+        valid: ``(N, *)`` mask of the predictions that are checked.
+    """
+    scores = probs[:, None] if probs.ndim == 1 else probs
+    if not valid.all():
+        scores = scores.movedim(1, -1)[valid]
+    scores = at_least_single(scores)
+    if scores.shape[1] == 1:
+        check_range(scores, 'probs')
     else:
-        check_probabilities(rows.T, 'probs')
+        check_probabilities(scores.movedim(1, 0), 'probs')
 
 
 def have_several_labels(probs: Tensor, labels: Tensor) -> bool:

@@ -31,6 +31,28 @@ def labelled_rows(
     Raises:
         ValueError: If shapes do not fit, or labels are out of range.
     """
+    labels = labels_of_scores(name, values, labels, ignore_index).flatten()
+    scores = values[:, None] if values.ndim == 1 else values
+    rows = scores.movedim(1, -1).flatten(0, -2)
+    valid = valid_labels(labels, ignore_index)
+    if not valid.all():
+        rows = rows[valid]
+        labels = labels[valid]
+    return rows, labels
+
+
+def labels_of_scores(name: str, values: Tensor, labels: Tensor, ignore_index: int | None) -> Tensor:
+    """Return labels ``(N,)`` or ``(N, *)`` that fit the values.
+
+    Args:
+        name: The name of the values in errors.
+        values: ``(N, K)`` or ``(N, K, *)``; ``(N,)`` or K = 1 where there are two classes.
+        labels: ``(N,)`` or ``(N, *)`` int64; an axis of one class is left out.
+        ignore_index: The label of predictions that are not valid; None if all are.
+
+    Raises:
+        ValueError: If shapes do not fit, or labels are out of range.
+    """
     scores = values[:, None] if values.ndim == 1 else values
     labels = without_class_axis(scores, labels)
     if scores.ndim < 2 or not scores.shape[1] or labels.shape != label_shape(scores):
@@ -42,14 +64,12 @@ def labelled_rows(
         raise ValueError(f'{message}; {remedy}' if remedy else message)
     if ignore_index is not None:
         check_ignore_index(ignore_index)
-    labels = labels.flatten()
-    rows = scores.movedim(1, -1).flatten(0, -2)
-    valid = valid_labels(labels, ignore_index)
+    checked = labels.flatten()
+    valid = valid_labels(checked, ignore_index)
     if not valid.all():
-        rows = rows[valid]
-        labels = labels[valid]
-    check_class_labels(labels, max(rows.shape[1], 2), ignore_index)
-    return rows, labels
+        checked = checked[valid]
+    check_class_labels(checked, max(scores.shape[1], 2), ignore_index)
+    return labels
 
 
 def check_class_labels(labels: Tensor, num_classes: int, ignore_index: int | None) -> None:
