@@ -60,7 +60,7 @@ napoleon_use_ivar = True  # Otherwise the members of a named tuple are documente
 doctest_global_setup = """
 import os, tempfile
 import numpy as np, torch
-from mmcalib import reliability_diagram
+from mmcalib import confidence_maps, image_calibration_diagram, reliability_diagram
 from mmcalib.losses import *
 from mmcalib.metrics import *
 from mmcalib.posthoc import *
