@@ -221,8 +221,10 @@ class CalibratedOutput(nn.Module):
             return scaled
         if torch.is_tensor(output):
             return scaled.reshape(output.shape)
-        calibrated_output = copy(output)
         key = logits_key(output)
+        if type(output) is dict:  # The strict mode of torch.export cannot trace a copy.
+            return {**output, key: scaled}
+        calibrated_output = copy(output)
         if key is None:
             calibrated_output.logits = scaled
         else:

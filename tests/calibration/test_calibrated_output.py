@@ -160,6 +160,55 @@ def test_calibrated_output_onnx_of_any_batch_size_predicts_the_same(method, tmp_
         torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-4)
 
 
+# Sizes of a batch as a user of torch.export declares them, for any model.
+DYNAMIC_SIZES = {
+    'named': torch.export.Dim('batch'),
+    'dynamic': torch.export.Dim.DYNAMIC,
+    'automatic': torch.export.Dim.AUTO,
+}
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('strict', [True, False])
+@pytest.mark.parametrize('size', DYNAMIC_SIZES)
+@pytest.mark.parametrize('output', ['tensor', 'logits'])
+def test_calibrated_output_export_takes_ordinary_dynamic_shapes(output, size, strict):
+    model, inputs = calibrate_cosine_network('ets', (6, 7))
+    model.model.output = output
+    dynamic_shapes = ({0: DYNAMIC_SIZES[size]},)
+    exported = torch.export.export(
+        model, (inputs[:7],), dynamic_shapes=dynamic_shapes, strict=strict
+    )
+    for num_images in (1, 12):
+        actual = exported.module()(inputs[:num_images])
+        torch.testing.assert_close(actual, model(inputs[:num_images]))
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_calibrated_output_onnx_names_dynamic_axes(tmp_path):
+    onnxruntime = pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    model, inputs = calibrate_cosine_network('ets', (6, 7))
+    file = tmp_path / 'model.onnx'
+    axes = {0: 'batch', 2: 'height', 3: 'width'}
+    torch.onnx.export(
+        model,
+        (inputs[:1],),  # The example's one image does not make one a constant.
+        file,
+        input_names=['pixels'],
+        output_names=['logits'],
+        dynamo=True,
+        dynamic_shapes=(axes,),
+    )
+    session = onnxruntime.InferenceSession(file)
+    assert session.get_inputs()[0].shape == ['batch', 5, 'height', 'width']
+    assert session.get_outputs()[0].shape == ['batch', 4, 'height', 'width']
+    for part in (inputs[:1], inputs[:12, :, 1:, 2:]):
+        (output,) = session.run(['logits'], {'pixels': part.contiguous().numpy()})
+        expected = model(part).detach()
+        torch.testing.assert_close(torch.from_numpy(output), expected, rtol=1e-3, atol=1e-4)
+
+
 def replicate(model):
     """Return a copy as ``nn.DataParallel`` makes it, whose model is a copy too."""
     replica = model._replicate_for_data_parallel()

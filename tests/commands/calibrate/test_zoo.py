@@ -10,17 +10,15 @@ import logging
 import re
 from collections import Counter
 from contextlib import redirect_stdout
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
-from mmengine.model import revert_sync_batchnorm
-from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from mmpretrain.structures import DataSample
 from mmseg.structures import SegDataSample
+from stock_models import FOLDERS, build_model, class_name, config_path
 from torch import nn
 
 from mmcalib.calibration.place import place
@@ -35,10 +33,6 @@ from mmcalib.predictions.kept_batches import KeptBatch
 from mmcalib.runs.checkpoint import checkpoint_from_content
 from mmcalib.runs.config import load_config
 
-FOLDERS = {
-    toolbox: Path(find_spec(toolbox).origin).parent / '.mim/configs'
-    for toolbox in ('mmseg', 'mmpretrain')
-}
 SEPARATE = 'separate validation data'
 CROSS_FITTED = 'cross-fitted'
 NO_DATA = 'there is no folder'  # A run that lacks only its data ends so.
@@ -61,18 +55,11 @@ PLACED = {
     ],
     'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': NO_LAYER,
 }  # fmt: skip
-KINDS = ('ImageClassifier', 'EncoderDecoder', 'CascadeEncoderDecoder', 'MultimodalEncoderDecoder')
 # Sizes of square images to try: small ones, those that some windows and position embeddings fit,
 # and that of LeNet.
 SIZES = (64, 128, 192, 224, 256, 384, 512, 640, 768, 32)
 # Words in the names of models, of small ones first.
 SMALL = ('nano', 'tiny', 't', 'xxs', 'xs', 'small', 's', 'base', 'b', 'medium', 'm', 'large', 'l')
-
-
-def config_path(name):
-    """Return the path of a toolbox's config, such as ``'mmseg/pspnet/….py'``."""
-    toolbox, path = name.split('/', 1)
-    return FOLDERS[toolbox] / path
 
 
 def division(name):
@@ -89,14 +76,6 @@ def division(name):
         if NO_DATA not in str(error):
             return str(error).replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
     return CROSS_FITTED if run.division.cross_fit else SEPARATE
-
-
-def class_name(node):
-    """Return the name of the class that a node builds, or those of the nodes of a list."""
-    if isinstance(node, (list, tuple)):
-        return tuple(map(class_name, node))
-    kind = node.get('type') if node else None
-    return kind.__name__ if isinstance(kind, type) else kind
 
 
 def architecture(name):
@@ -122,38 +101,6 @@ def size_key(name):
             break
     first_number = [int(number) for number in re.findall(r'\d+', stem)[:1]]
     return 'deploy' in name, size_word, first_number, name
-
-
-def build_model(name):
-    """Return a config and its model of random weights, whose logits are large enough to matter.
-
-    Raises:
-        ValueError: If the model predicts no classes, or its checkpoints lack weights.
-    """
-    cfg = load_config(str(config_path(name)))
-    toolbox = name.split('/')[0]
-    kind = class_name(cfg.model)
-    if kind not in KINDS:
-        raise ValueError(f'{kind} predicts no classes')
-    if 'LoRA' in str(class_name(cfg.model.backbone)):
-        raise ValueError('a checkpoint of LoRA holds the adapters alone')
-    init_default_scope(toolbox)
-    if 'data_preprocessor' in cfg:
-        cfg.model.setdefault(
-            'data_preprocessor', cfg.data_preprocessor
-        )  # The Runner does the same.
-    remove_pretrained_weights(cfg.model)
-    if toolbox == 'mmseg' and 'img_size' in (cfg.model.get('backbone') or {}):
-        # The position embeddings of a transformer must fit the small images.
-        cfg.model.backbone.img_size = (SIZES[0], SIZES[0])
-    torch.manual_seed(0)
-    model = revert_sync_batchnorm(MODELS.build(cfg.copy().model)).eval()
-    head = find_head(model)
-    if head is not None:
-        for key, parameter in head.named_parameters():
-            if 'norm' not in key:
-                nn.init.normal_(parameter, std=0.1)
-    return cfg, model
 
 
 def place_temperature(name):
@@ -182,20 +129,6 @@ def place_temperature(name):
     sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
     sink.prove(model, source, scaler, placement)
     return placement.layers, placement.reason
-
-
-def remove_pretrained_weights(node):
-    """Remove the options that load weights from a config."""
-    children = []
-    if isinstance(node, dict):
-        node.pop('pretrained', None)
-        if 'Pretrained' in str(node.get('init_cfg')):
-            node.pop('init_cfg')
-        children = list(node.values())
-    elif isinstance(node, (list, tuple)):
-        children = node
-    for child in children:
-        remove_pretrained_weights(child)
 
 
 def smallest_batch(model, toolbox):
