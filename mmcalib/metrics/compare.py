@@ -163,8 +163,11 @@ def compare(
     score, which are means, the intervals are those of a paired t-test but for the noise of the
     resamples. ECE and other errors of bins are biased upwards by noise, by an amount that differs
     between the models and is not known. Their intervals allow for all of it, and are wide
-    (:func:`~mmcalib.metrics.paired_intervals.gap_difference_interval`). Each interval is of one
-    metric: of many metrics, some are told apart by chance.
+    (:func:`~mmcalib.metrics.paired_intervals.gap_difference_interval`). In simulations of 1,000
+    pairs each, of 300 and 1,000 predictions and of 20 and 100 groups, 95 % intervals contained the
+    true difference in 92 to 95 % for means, and in 92 (of 20 groups) to 100 % for ECE, where
+    quantiles of the resamples did in 40 to 100 % (``tools/benchmarks/coverage.py --table
+    comparisons``). Each interval is of one metric: of many metrics, some are told apart by chance.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> logits = 3 * torch.randn(500, 10, generator=generator)
