@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import gather_one_process
 
+# So many logits are scaled and measured at a time.
+MOST_LOGITS = 1_000_000
 NUM_BOOTSTRAP = 200  # draws, which tell a standard error to 5 %
 
 
@@ -68,17 +70,19 @@ def measure_effect(
     num_predictions = 0
     changed = 0
     for batch in batches:
-        if fold_of_image is None:
-            folds = torch.zeros(len(batch), dtype=torch.int64, device='cpu')
-        else:
-            folds = fold_of_image[batch.images]
-        for fold in folds.unique().tolist():
-            part = batch.select(folds == fold)
-            scaled = scale_predictions(part, scalers[fold], threshold)
-            num_predictions += int(part.valid.sum())
-            changed += int(((scaled.predicted != part.predicted) & part.valid).sum())
-            before.add(part)
-            after.add(scaled)
+        for part in split_entries(batch):
+            if fold_of_image is None:
+                folds = torch.zeros(len(part), dtype=torch.int64, device='cpu')
+            else:
+                folds = fold_of_image[part.images]
+            for fold in folds.unique().tolist():
+                fold_part = part.select(folds == fold)
+                scaled = scale_predictions(fold_part, scalers[fold], threshold)
+                num_predictions += int(fold_part.valid.sum())
+                is_changed = scaled.predicted != fold_part.predicted
+                changed += int((is_changed & fold_part.valid).sum())
+                before.add(fold_part)
+                after.add(scaled)
     shares = gather((num_predictions, changed))
     return Effect(
         before=dict(before.compute()),
@@ -90,6 +94,14 @@ def measure_effect(
         num_predictions=sum(share[0] for share in shares),
         changed=sum(share[1] for share in shares),
     )
+
+
+def split_entries(predictions: ImagePredictions) -> Iterator[ImagePredictions]:
+    """Yield a few entries at a time, as views, so that no copy of all logits is made."""
+    logits_per_entry = max(predictions.logits[:1].numel(), 1)
+    step = max(MOST_LOGITS // logits_per_entry, 1)
+    for first in range(0, len(predictions), step):
+        yield predictions.select(slice(first, first + step))
 
 
 def scale_predictions(

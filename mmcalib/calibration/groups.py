@@ -19,7 +19,7 @@ ALIKE = 2.5
 # A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
 RIDGE = 0.1
 # So many values of a few columns of the logits are worked on at a time.
-COLUMN_VALUES = 1 << 21
+COLUMN_VALUES = 1 << 20
 
 
 @dataclass(frozen=True)
