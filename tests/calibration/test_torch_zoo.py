@@ -72,8 +72,8 @@ SMP = [
     'DPT', 'DeepLabV3', 'DeepLabV3Plus', 'FPN', 'Linknet', 'MAnet', 'PAN', 'PSPNet', 'Segformer',
     'UPerNet', 'Unet', 'UnetPlusPlus',
 ]  # fmt: skip
-# Its two heads are added, and would shift twice what vector scaling shifts once.
-SUM_OF_HEADS = 'segmentation.lraspp_mobilenet_v3_large'
+# Classes cannot be shifted before a ReLU, as in SqueezeNet, nor by two heads that are added.
+ONLY_TEMPERATURE = ('squeezenet1_0', 'segmentation.lraspp_mobilenet_v3_large')
 
 
 def timm_architecture(name):
@@ -100,7 +100,7 @@ def torchvision_architecture(name):
         TORCHVISION[name],
         size=(224, 224) if is_large else (64, 64),
         are_maps=bool(module),
-        folds_classes=name != SUM_OF_HEADS,
+        folds_classes=name not in ONLY_TEMPERATURE,
     )
 
 
