@@ -158,7 +158,7 @@ def products_of_classified_images(draw: Draw, order: Tensor) -> Tensor:
         \bar C = \sum_k w_k C_k \Big/ \sum_k w_k, \qquad w_k = \frac{n_k}{n_k + \lambda}
 
     which are computed for a few columns of the logits at a time: of 30,000 classes, the matrix of
-    a regression would take gigabytes and minutes.
+    a regression in float32 would take 3.6 GB.
 
     Args:
         draw: The predictions, one of each image.
