@@ -85,6 +85,15 @@ def test_arrays_prints_ratios(run_benchmark):
     assert all(float(row[2]) > 0 for row in rows[1:])
 
 
+def test_fits_print_the_nll_of_each_scaling(run_benchmark):
+    options = '--rows 200 --classes 3 --kinds mixture --epochs 20'
+    rows = run_benchmark('fits', *options.split())
+    assert rows[1][:2] == ['mixture', '200×3']
+    assert rows[1][3].startswith('+0.0000, ')
+    differences = [float(cell.split(',')[0]) for cell in rows[1][3:6]]
+    assert all(abs(difference) < 0.2 for difference in differences)
+
+
 def test_speed_upsampling_prints_ratios(run_benchmark):
     options = '--rounds 1 --sizes 1x3x32x32 --losses SoftmaxFocalLoss'
     _, row = run_benchmark('speed', 'upsampling', *options.split())

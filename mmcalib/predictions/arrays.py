@@ -66,9 +66,19 @@ def mark_masked(values: Array, labels: Array) -> tuple[Array, Array]:
     return values, labels.masked_fill(torch.from_numpy(mask).to(labels.device), MASKED)
 
 
+def is_masked(labels: Tensor) -> Tensor:
+    """Return where numpy masks a label.
+
+    Labels of other types than int64 and float64 cannot hold the mark, which would be 0 in them.
+    """
+    if labels.dtype not in (torch.int64, torch.float64):
+        return torch.zeros_like(labels, dtype=torch.bool)
+    return labels == MASKED
+
+
 def valid_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
     """Return the mask of the labels that are neither ignored nor masked by numpy."""
-    valid = labels != MASKED
+    valid = ~is_masked(labels)
     if ignore_index is None:
         return valid
     return valid & (labels != ignore_index)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from mmcalib.predictions.arrays import (
-    MASKED,
     Array,
     as_floats,
     as_integers,
     as_tensor,
+    is_masked,
     mark_masked,
     valid_labels,
 )
@@ -104,7 +104,7 @@ def have_several_labels(probs: Tensor, labels: Tensor) -> bool:
     """Return whether each row has several labels, whose probabilities do not sum to one."""
     if probs.ndim != 2 or probs.shape != labels.shape or probs.shape[1] < 2:
         return False
-    is_whole = (labels != MASKED).all(dim=1).to(probs.device)
+    is_whole = ~is_masked(labels).any(dim=1).to(probs.device)
     if is_whole.any():  # Rows with a masked number may have any number there.
         probs = probs[is_whole]
     return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.predictions.arrays import MASKED
+from mmcalib.predictions.arrays import is_masked as is_masked_by_numpy
 from mmcalib.predictions.labels import (
     check_class_labels,
     label_shape,
@@ -101,7 +101,7 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
 
 def _whole_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
     """Return labels as int64, with the ignored one where numpy masks them."""
-    is_masked = labels == MASKED
+    is_masked = is_masked_by_numpy(labels)
     if is_masked.any():
         if ignore_index is None:
             raise UserError('numpy masks some labels: set ignore_index, such as 255, for them')

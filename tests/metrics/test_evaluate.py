@@ -212,3 +212,22 @@ def test_evaluate_many_images_keeps_memory_flat():
     process = subprocess.run([sys.executable, '-c', MEMORY], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert int(process.stdout) < 20_000  # kB; the 350 more images have 100 kB each.
+
+
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int16, torch.int32])
+def test_evaluate_labels_of_small_types_equal_those_of_int64(dtype):
+    torch.manual_seed(0)
+    logits = torch.randn(6, 3, 8, 8)
+    labels = torch.randint(3, (6, 8, 8))
+    labels[:, :2] = 255
+    options = dict(metrics=['accuracy', 'NLL'], ignore_index=255)
+    expected = evaluate(torch.nn.Identity(), [(logits, labels)], **options)
+    measured = evaluate(torch.nn.Identity(), [(logits, labels.to(dtype))], **options)
+    assert measured == expected and 0 < measured['accuracy'] < 100
+
+
+@pytest.mark.parametrize('dtype', [torch.uint8, torch.int32, torch.float32])
+def test_measure_correct_of_any_type_counts_what_is_wrong(dtype):
+    correct = torch.tensor([1, 0, 1, 1]).to(dtype)
+    accuracy = measure(conf=torch.full((4,), 0.8), correct=correct, metrics='accuracy')
+    assert accuracy == 75

@@ -43,21 +43,30 @@ def matrix_penalty(change, diagonal, off_diagonal):
     return diagonal * diagonal_squares + off_diagonal * off_diagonal_squares
 
 
-def penalty(method, learned, temperatures, options):
+def weighted_mean_square(logits, temperature):
+    """Return the mean square of the logits, weighted by the curvature of the likelihood."""
+    centred = (logits - logits.mean(axis=1, keepdims=True)) / temperature
+    probs = softmax(centred, axis=1)
+    weight = probs * (1 - probs)
+    return (1 + (weight * centred**2).sum()) / (1 + weight.sum())
+
+
+def penalty(method, learned, temperatures, options, logits):
     """Return the penalty of parameters, with the temperature of each predicted class."""
     num_classes = len(temperatures)
     single = temperatures[0]
     shift_penalty = options.get('intercept', 0) * np.square(learned.get('shift', 0)).sum()
+    if method in ('vector', 'matrix'):
+        shift_penalty *= min(num_classes, 10)
+        diagonal = 10 * weighted_mean_square(logits, single) * options['diagonal']
     if method == 'vector':
-        scale_squares = np.square(single * learned['scale'] - 1).sum()
-        return num_classes * (options['diagonal'] * scale_squares + shift_penalty)
+        return diagonal * np.square(single * learned['scale'] - 1).sum() + shift_penalty
     if method == 'class-temperatures':
         return options['penalty'] * np.square(single / learned['temperature'] - 1).sum()
     if method == 'matrix':
         change = single * learned['matrix'] - np.eye(num_classes)
-        off_diagonal = options['off_diagonal'] * (num_classes - 1)
-        total = matrix_penalty(change, options['diagonal'], off_diagonal) + shift_penalty
-        return num_classes * total
+        off_diagonal = num_classes * (num_classes - 1) * options['off_diagonal']
+        return matrix_penalty(change, diagonal, off_diagonal) + shift_penalty
     if method == 'class-conditional':
         total = shift_penalty
         for label in range(num_classes):
@@ -127,7 +136,7 @@ def test_fit_near_parameters_have_no_lower_objective(method, are_grouped):
     def objective(learned):
         scaled = SCALERS[method].from_parameters(learned).transform(logits)
         nll = -(log_softmax(scaled, axis=1) * targets).sum(axis=1)
-        return (weights * nll).sum() + penalty(method, learned, temperatures, options)
+        return (weights * nll).sum() + penalty(method, learned, temperatures, options, logits)
 
     learned = {name: np.array(value) for name, value in scaler.parameters.items()}
     least = objective(learned)
