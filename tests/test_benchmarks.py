@@ -110,27 +110,27 @@ def test_speed_ensembles_prints_ratios(run_benchmark, checkpoints):
     assert float(rows[2][2]) > 2
 
 
-def test_coverage_without_work_dirs_prints_intervals(run_benchmark):
-    rows = run_benchmark('coverage', '--sets', '2', '--draws', '20')[1:]
+def test_guarantees_without_work_dirs_prints_intervals(run_benchmark):
+    rows = run_benchmark('guarantees', '--sets', '2', '--draws', '20')[1:]
     assert len(rows) == 27
     assert all(row[2].startswith(('100 % (', '50 % (')) for row in rows[:9])
 
 
-def test_coverage_thresholds_keep_to_their_risk(run_benchmark):
-    rows = run_benchmark('coverage', '--table', 'thresholds', '--sets', '3')[1:]
+def test_guarantees_thresholds_keep_to_their_risk(run_benchmark):
+    rows = run_benchmark('guarantees', '--table', 'thresholds', '--sets', '3')[1:]
     assert len(rows) == 36
     assert all(row[4] == '100.0%' for row in rows)
 
 
-def test_coverage_comparisons_of_ece_are_wider_than_without_bias(run_benchmark):
-    rows = run_benchmark('coverage', '--table', 'comparisons', '--sets', '2', '--draws', '50')[1:]
+def test_guarantees_comparisons_of_ece_are_wider_than_without_bias(run_benchmark):
+    rows = run_benchmark('guarantees', '--table', 'comparisons', '--sets', '2', '--draws', '50')[1:]
     assert len(rows) == 20
     for row in rows:
         width, width_without_bias = (float(cell.split('(')[1][:-1]) for cell in row[-2:])
         assert row[-2].startswith('100.0 %') and width > width_without_bias
 
 
-def test_coverage_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
+def test_guarantees_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
     data = {'segmented': segmented(30, size=(8, 9)), 'classified': classified(60)}
     for name, samples in data.items():
         metric = CalibrationMetric('ECE')
@@ -138,7 +138,7 @@ def test_coverage_of_work_dirs_prints_thresholds(run_benchmark, tmp_path):
         metric.evaluate(len(samples))
         metric.statistics.save(tmp_path / name / 'calibration.npz')
     options = '--splits 3 --risks 0.9'
-    rows = run_benchmark('coverage', *(tmp_path / name for name in data), *options.split())
+    rows = run_benchmark('guarantees', *(tmp_path / name for name in data), *options.split())
     classified_rows = [row for row in rows if row[0] == 'classified']
     segmented_rows = [row for row in rows if row[0] == 'segmented']
     methods = [row[3] for row in classified_rows[:3]]

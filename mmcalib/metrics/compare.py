@@ -166,7 +166,7 @@ def compare(
     (:func:`~mmcalib.metrics.paired_intervals.gap_difference_interval`). In simulations of 1,000
     pairs each, of 300 and 1,000 predictions and of 20 and 100 groups, 95 % intervals contained the
     true difference in 92 to 95 % for means, and in 92 (of 20 groups) to 100 % for ECE, where
-    quantiles of the resamples did in 40 to 100 % (``tools/benchmarks/coverage.py --table
+    quantiles of the resamples did in 40 to 100 % (``tools/benchmarks/guarantees.py --table
     comparisons``). Each interval is of one metric: of many metrics, some are told apart by chance.
 
     >>> generator = torch.Generator().manual_seed(0)

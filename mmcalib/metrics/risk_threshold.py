@@ -137,7 +137,7 @@ def threshold(
     probability p, over validations, no threshold is returned whose risk is larger. It is one of 97
     fixed thresholds, four to each halving of 1 - confidence, and the loosest that is proven.
     In simulations with p = 0.9 the bound held in 99.0 % or more of 1,000 draws, of independent and
-    of grouped predictions (``tools/benchmarks/coverage.py --table thresholds``).
+    of grouped predictions (``tools/benchmarks/guarantees.py --table thresholds``).
 
     >>> rng = np.random.default_rng(0)
     >>> conf = rng.uniform(0.5, 1, 2000)

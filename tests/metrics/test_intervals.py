@@ -16,7 +16,7 @@ from mmcalib.metrics.calibration_errors import calibration_error, maximum_error
 from mmcalib.metrics.intervals import gap_intervals, interval_values, intervals
 
 # Its simulated images have a known error.
-simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/coverage.py')))
+simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/guarantees.py')))
 OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
 ECE = {'ECE': calibration_error}
 

@@ -1,9 +1,9 @@
 """How often intervals contain the true value, and thresholds keep to a risk.
 
-    python tools/benchmarks/coverage.py
-    python tools/benchmarks/coverage.py --table thresholds --sets 1000
-    python tools/benchmarks/coverage.py --table comparisons --sets 1000
-    python tools/benchmarks/coverage.py WORK_DIR … --splits 1000
+    python tools/benchmarks/guarantees.py
+    python tools/benchmarks/guarantees.py --table thresholds --sets 1000
+    python tools/benchmarks/guarantees.py --table comparisons --sets 1000
+    python tools/benchmarks/guarantees.py WORK_DIR … --splits 1000
 
 Without work dirs: intervals of an ECE, over predictions that are independent or of images. Beside
 those of `CalibrationMetric(confidence_interval=0.95)` are those of the basic bootstrap,
