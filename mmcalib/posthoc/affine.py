@@ -283,13 +283,18 @@ class MatrixScaler(ClasswiseScaler):
 
     .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i
         + 10 h \lambda_d \sum_k (T A_{kk} - 1)^2
-        + K(K - 1) \lambda_o \sum_{j \ne k} (T A_{jk})^2 + \min(K, 10) \lambda_b \sum_k b_k^2
+        + K \min(K - 1, 10) \lambda_o \sum_{j \ne k} (T A_{jk})^2
+        + \min(K, 10) \lambda_b \sum_k b_k^2
 
-    with h of :class:`ClasswiseScaler` and :math:`N_\mathrm{eff}` effective predictions. It has
-    K² + K parameters, and may change the argmax.
+    with h of :class:`ClasswiseScaler` and :math:`N_\mathrm{eff}` effective predictions. A logit
+    moves by the sum of K - 1 off-diagonal elements times logits, whose prior variance stays the
+    same for any number of classes if that of an element falls as 1/K. It has K² + K parameters,
+    and may change the argmax.
 
     Source: Structured matrix scaling (SMS) of Berta, Holzmüller, Jordan and Bach, as for
-    :class:`VectorScaler`.
+    :class:`VectorScaler`; their penalty of an off-diagonal element is K(K - 1), which leaves almost
+    nothing of the matrix where classes are many. The variance of 1/K is that of Neal, Priors for
+    Infinite Networks, 1996.
 
     Args:
         diagonal: :math:`\lambda_d`.
@@ -338,14 +343,19 @@ class MatrixScaler(ClasswiseScaler):
         off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
         diagonal_squares = (matrix.diagonal() - 1).square().sum()
         diagonal_cost = scale_penalty(self._mean_square) * self.diagonal * diagonal_squares
-        off_diagonal_penalty = num_classes * (num_classes - 1) * self.off_diagonal
+        off_diagonal_cost = off_diagonal_penalty(num_classes) * off_diagonal_squares
         shift_cost = shift_penalty(num_classes) * self.intercept * shift.square().sum()
-        return diagonal_cost + off_diagonal_penalty * off_diagonal_squares + shift_cost
+        return diagonal_cost + self.off_diagonal * off_diagonal_cost + shift_cost
 
 
 def scale_penalty(mean_square: float) -> float:
     r"""Return the penalty of a squared change of a scale, for :math:`\lambda_a = 1`."""
     return PENALTY * mean_square
+
+
+def off_diagonal_penalty(num_classes: int) -> float:
+    r"""Return the penalty of a squared off-diagonal element, for :math:`\lambda_o = 1`."""
+    return num_classes * min(num_classes - 1, PENALTY)
 
 
 def shift_penalty(num_classes: int) -> float:

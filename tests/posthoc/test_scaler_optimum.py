@@ -65,7 +65,7 @@ def penalty(method, learned, temperatures, options, logits):
         return options['penalty'] * np.square(single / learned['temperature'] - 1).sum()
     if method == 'matrix':
         change = single * learned['matrix'] - np.eye(num_classes)
-        off_diagonal = num_classes * (num_classes - 1) * options['off_diagonal']
+        off_diagonal = num_classes * min(num_classes - 1, 10) * options['off_diagonal']
         return matrix_penalty(change, diagonal, off_diagonal) + shift_penalty
     if method == 'class-conditional':
         total = shift_penalty
