@@ -56,7 +56,7 @@ else:
 
     def __getattr__(name: str) -> object:
         if name not in ROOMS and name not in PUBLIC:
-            raise AttributeError(f'module mmcalib has no attribute {name!r}')
+            raise AttributeError(f'module mmcalib has no attribute {name!r}{_other_place(name)}')
         try:
             if name in ROOMS:
                 return import_module(f'mmcalib.{name}')
@@ -69,6 +69,19 @@ else:
                 "fork, the default), or 'mmcalib[openmmlab]' (classic OpenMMLab); never both",
                 name='mmengine',
             ) from error
+
+
+def _other_place(name: str) -> str:
+    """Return where in the library a name is that the package itself lacks, '' if nowhere.
+
+    torch is imported only for names that begin as those of classes do, since tools ask any module
+    for names of their own.
+    """
+    if name[:1].isupper():
+        for room in ('losses', 'metrics', 'posthoc'):
+            if hasattr(import_module(f'mmcalib.{room}'), name):
+                return f': from mmcalib.{room} import {name}'
+    return ''
 
 
 @cache

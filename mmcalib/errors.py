@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LEAST_ABBREVIATION = 3
+
 
 class UserError(ValueError):
     """Mistake in a config, a checkpoint, a file or the data that the user can mend.
@@ -33,6 +35,8 @@ def warn(message: str) -> None:
 def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:
     """Return the known name that is most like another one, None if none is like it.
 
+    An abbreviation of three letters or more, as `acc`, is like the one name that begins with it.
+
     Args:
         name: A name that does not exist; an object that is no text is like none.
         known: Names that exist.
@@ -44,6 +48,11 @@ def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> 
     for known_name in known:
         if isinstance(known_name, str):
             known_by_lower[known_name.lower()] = known_name
+    beginnings = [
+        known_name for known_name in known_by_lower if known_name.startswith(name.lower())
+    ]
+    if len(beginnings) == 1 and len(name) >= LEAST_ABBREVIATION:
+        return known_by_lower[beginnings[0]]
     matches = get_close_matches(name.lower(), known_by_lower, 1, cutoff=likeness)
     return known_by_lower[matches[0]] if matches else None
 

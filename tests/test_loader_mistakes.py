@@ -79,6 +79,18 @@ def test_arrays_in_place_of_a_loader_are_told_to_be_batches(function, pair):
     assert '[(inputs, labels)]' in error_message(function, Named(), ({'pixels': LOGITS}, LABELS))
 
 
+@pytest.mark.parametrize('function', FUNCTIONS)
+def test_data_set_in_place_of_a_loader_raises(function):
+    with pytest.raises(TypeError, match=r'TensorDataset .*DataLoader of it'):
+        function(Named(), TensorDataset(LOGITS, LABELS))
+
+
+@pytest.mark.parametrize('function', FUNCTIONS)
+def test_wrong_number_of_several_labels_is_named(function):
+    labels = torch.tensor([[1.0, 1.0], [0.0, 1.0]]).repeat(6, 1)
+    assert '2 labels for 3 logits' in error_message(function, Named(), [(LOGITS, labels)])
+
+
 def test_two_batches_are_no_arrays():
     batches = [(LOGITS[:6], LABELS[:6]), (LOGITS[6:], LABELS[6:])]
     data = DataLoader(TensorDataset(LOGITS, LABELS), batch_size=6)

@@ -249,6 +249,9 @@ def test_public_names_late_imports_are_listed_and_declared_for_type_checkers():
     modules = {name for name, value in values.items() if inspect.ismodule(value)}
     assert modules == {*mmcalib.ROOMS} and callable(values['calibrate'])
     assert not hasattr(mmcalib, 'nothing_of_this_name')
+    for room in ('losses.MarginLabelSmoothingLoss', 'metrics.StreamingMetrics'):
+        with pytest.raises(AttributeError, match=f'from mmcalib.{room.split(".")[0]} import'):
+            getattr(mmcalib, room.split('.')[1])
     nodes = ast.walk(ast.parse(inspect.getsource(mmcalib)))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     declared = {alias.name for node in imports for alias in node.names}

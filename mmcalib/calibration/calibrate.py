@@ -80,13 +80,18 @@ def calibrate(
             a :class:`~mmcalib.posthoc.attached.CalibratedOutput`, once all has been proven.
 
     Raises:
-        TypeError: If the model is no ``nn.Module``.
+        TypeError: If the model is no ``nn.Module``, the method a class, or the loader a data set.
         UserError: For a model that is calibrated already, cannot be copied, or returns no single
             tensor of logits; for batches without labels, labels of one class only or out of range,
             probabilities or NaN in place of logits; for a method that is unknown or not for such a
             head.
     """
     model = unwrap_uncalibrated(model)
+    if isinstance(method, type) and issubclass(method, LogitScaler):
+        raise TypeError(
+            f'method must be a name or a scaler, got the class {method.__name__}: give '
+            f'{method.method!r} or {method.__name__}()'
+        )
     if isinstance(method, LogitScaler):
         scaler = method
     elif check_choice('method', method, (AUTO, *SCALERS)) == AUTO:

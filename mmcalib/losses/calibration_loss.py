@@ -22,7 +22,10 @@ CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')
 ANY_NUMBER = (0.0, float('inf'))
 BOOLEANS = (True, False)
 LABEL_REMEDY = 'check num_classes, or set ignore_index'
-BINARY_REMEDY = 'for a binary task set out_channels=2 (mmseg) or num_classes=2 (mmpretrain)'
+BINARY_REMEDY = (
+    'give logits of at least two classes, also of a binary task, whose heads have out_channels=2 '
+    '(mmseg) or num_classes=2 (mmpretrain)'
+)
 
 
 class CalibrationLoss(nn.Module):
@@ -189,6 +192,7 @@ class CalibrationLoss(nn.Module):
             0, which still has a gradient (of zeros).
 
         Raises:
+            TypeError: For a `pred` or `target` that is no tensor.
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one,
                 probabilities are negative or do not sum to 1, or ``avg_factor`` comes with
                 ``'sum'``.
@@ -282,7 +286,13 @@ def row_shape(pred: Tensor) -> tuple[int, ...]:
 
 
 def check_shapes(pred: Tensor, target: Tensor, weight: Tensor | None) -> None:
-    """Raise a ValueError if the target or the weights of rows do not fit the logits."""
+    """Raise an error if the target or the weights of rows do not fit the logits."""
+    for name, tensor in (('pred', pred), ('target', target)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f'{name} must be a tensor, got {type(tensor).__name__}: give '
+                f'torch.as_tensor({name})'
+            )
     shape = tuple(pred.shape)
     if len(shape) < 2 or shape[1] < 2:
         raise ValueError(
@@ -292,10 +302,22 @@ def check_shapes(pred: Tensor, target: Tensor, weight: Tensor | None) -> None:
     expected_shapes = [('target', target, target_shape), ('weight', weight, row_shape(pred))]
     for name, tensor, expected in expected_shapes:
         if tensor is not None and tuple(tensor.shape) != expected:
+            remedy = target_remedy(pred, target) if name == 'target' else ''
             raise ValueError(
                 f'{name} {tuple(tensor.shape)} of {tensor.dtype} does not fit pred {shape}: '
-                f'expected {expected}'
+                f'expected {expected}{remedy}'
             )
+
+
+def target_remedy(pred: Tensor, target: Tensor) -> str:
+    """Return what to do about a target that does not fit the logits, '' if nobody knows."""
+    if target.is_floating_point() and target.shape == row_shape(pred):
+        return '; for labels give target.long()'
+    if target.ndim == pred.ndim and target.shape[1] == 1 and pred.ndim > 2:
+        return '; without its axis of classes give target[:, 0].long()'
+    if not target.is_floating_point() and target.shape == pred.shape:
+        return '; of a one-hot target give target.argmax(dim=1)'
+    return ''
 
 
 def check_soft_target(target: Tensor, weight: Tensor | None) -> None:

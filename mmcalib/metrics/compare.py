@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.measure import check_options
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading, number_text, unit_and_better
@@ -204,7 +204,7 @@ def compare(
     predictions_a = read_side('a', a, labels, ignore_index)
     predictions_b = read_side('b', b, labels, ignore_index)
     check_pair(predictions_a, predictions_b)
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    names = metric_names(metrics)
     values_a, tables_a = measure_side(predictions_a, names, num_bins, groups)
     values_b, tables_b = measure_side(predictions_b, names, num_bins, groups)
     unit = 'image' if predictions_a.are_maps else 'prediction'

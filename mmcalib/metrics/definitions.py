@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -125,6 +125,14 @@ WITH_LEVEL = {
     'risk@coverage': (ranking.risk, 'less'),
     'coverage@risk': (ranking.coverage, 'greater'),
 }
+
+
+def metric_names(metrics: str | Sequence[str]) -> list[str]:
+    """Return the names of one metric or of several, or raise a TypeError for anything else."""
+    names = [metrics] if isinstance(metrics, str) else metrics
+    if not isinstance(names, Iterable):
+        raise TypeError(f"metrics must be a name, such as 'ECE', or several, got {metrics!r}")
+    return list(names)
 
 
 def find_metric(name: str) -> Metric:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -51,7 +51,7 @@ def evaluate(
             them.
         loader_or_labels: Batches ``(inputs, labels)``, or dicts with labels, as
             :mod:`mmcalib.predictions.loader` reads them. Or labels, as :func:`measure` takes them.
-        metrics: A name, for its value alone, or several.
+        metrics: A name, for its value alone if there is no `interval`, or several.
         interval: Coverage of intervals over images or `groups`, as in :func:`measure`.
         groups: Group of each image, in the order of a loader whose sampler is sequential.
         ignore_index: Label of the predictions that are not valid; None for none.
@@ -65,14 +65,19 @@ def evaluate(
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
 
     Raises:
-        TypeError: For `logits`, a `device` or a `protocol` without a model, and as in
-            :func:`measure`.
+        TypeError: For `logits`, a `device` or a `protocol` without a model, a name or a state dict
+            in place of one, and as in :func:`measure`.
         ValueError: For batches without labels, labels out of range, or an output that is not one
             tensor of finite logits of the labels' size; and as in :func:`measure`.
     """
     if not callable(model_or_probs):
         if logits is not None or device is not None or protocol != 'pooled':
             raise TypeError('logits, device and protocol go with a model, not with probabilities')
+        if isinstance(model_or_probs, (str, Mapping)):
+            raise TypeError(
+                f'a model must be a module or a function, got {type(model_or_probs).__name__}: '
+                'build the model, and load its state dict into it'
+            )
         return measure(
             model_or_probs,
             loader_or_labels,

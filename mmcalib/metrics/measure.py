@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
-from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
@@ -59,14 +59,15 @@ def measure(
             ``(N, L)`` of 0 and 1 for L labels: their values are ``(L,)``, and their mean without
             those that are NaN is ``ECE_macro`` and so on. A column ``(N, 1)`` is ``(N,)``. Values
             that numpy masks, here or in the other arrays, are not valid.
-        metrics: A name, for its value alone, or several.
+        metrics: A name, for its value alone if there is no `interval`, or several.
         conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
         correct: Booleans of the same shape: whether these predictions are correct.
         num_bins: B.
         ignore_index: Label of the predictions that are not valid, such as mmsegmentation's 255.
         interval: Coverage of intervals, such as 0.95, whose ends are ``ECE_low`` and ``ECE_high``
-            and so on. They are those of ``CalibrationMetric(confidence_interval=…)``, over the N
-            rows or images, for the same metrics.
+            and so on, beside the value of a single name too. They are those of
+            ``CalibrationMetric(confidence_interval=…)``, over the N rows or images, for the same
+            metrics.
         groups: N names of the groups that are independent, in place of the images: the patient of
             each slice, the video of each frame.
 
@@ -94,7 +95,7 @@ def check_options(
     protocol: str = 'pooled',
 ) -> None:
     """Raise an error for options that do not fit each other."""
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    names = metric_names(metrics)
     if interval is not None:
         check_interval('interval', interval, names)
     elif groups is not None:
@@ -108,7 +109,7 @@ def check_bare_confidences(predictions: ImagePredictions, metrics: str | Sequenc
     """Raise a ValueError for metrics that need the probabilities of all classes."""
     if not predictions.are_bare_confidences:
         return
-    names = [metrics] if isinstance(metrics, str) else metrics
+    names = metric_names(metrics)
     wrong = []
     for name in names:
         if name == 'NLL' or find_metric(name).required not in (None, 'one_minus_conf'):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError, warn
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
-from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.kept_memory import MEMORY
 from mmcalib.metrics.measured import Measured, Value
@@ -59,7 +59,8 @@ class StreamingMetrics:
     `size`, the length of the data set, these are left out, otherwise they count.
 
     Args:
-        metrics: The name of a metric, for its value alone, or several names.
+        metrics: The name of a metric, for its value alone if there is no `interval`, or several
+            names.
         num_bins: Number of bins B.
         ignore_index: The label of predictions that are not valid.
         protocol: Name of the rule that says which pixels of maps are valid, and what is averaged,
@@ -92,7 +93,7 @@ class StreamingMetrics:
         gather: Callable[[Any], list] = gather_objects,
     ) -> None:
         self.metrics = metrics
-        self.names = [metrics] if isinstance(metrics, str) else list(metrics)
+        self.names = metric_names(metrics)
         definitions = [find_metric(name) for name in self.names]
         self.required = {metric.required for metric in definitions} - {None}
         # A single value of bins of equal width needs no fine bins, and nothing will be drawn.

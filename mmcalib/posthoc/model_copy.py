@@ -77,7 +77,7 @@ def check_no_function_refers_to(model: nn.Module) -> None:
     parts |= {id(tensor) for tensor in model.buffers()}
     seen: set[int] = set()
     for prefix, module in model.named_modules():
-        forward = type(module).forward
+        forward = getattr(type(module), 'forward', None)  # A scripted module has none.
         if isinstance(forward, FunctionType) and refers_to(forward, parts, seen):
             raise_refers(f'the class {type(module).__name__}')
         for key, value in vars(module).items():

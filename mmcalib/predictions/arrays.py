@@ -110,8 +110,10 @@ def as_tensor(name: str, values: Array) -> Tensor:
     except ValueError as error:
         raise ValueError(f'{name} must be rows of one length: {error}') from error
     if array.dtype.kind not in 'fiub':
+        remedy = ': a model goes to evaluate(model, loader)' if callable(values) else ''
         raise TypeError(
-            f'{name} must be an array, a tensor or a list of numbers, got {array.dtype}'
+            f'{name} must be an array, a tensor or a list of numbers, got '
+            f'{type(values).__name__} of {array.dtype}{remedy}'
         )
     array = array.astype(_torch_dtype(array.dtype), order='C', copy=False)
     # torch takes neither negative strides nor arrays that it may not write to.
@@ -148,8 +150,10 @@ def as_integers(name: str, values: Array) -> Tensor:
     is_boolean = tensor.dtype == torch.bool
     is_wrong = is_boolean or tensor.is_floating_point() or tensor.is_complex()
     if is_wrong and tensor.numel():
-        hint = ' (for what came true, give conf=… and correct=…)' if is_boolean else ''
-        raise TypeError(f'{name} must be integers, got {_dtype_name(tensor)}{hint}')
+        remedy = f'{name}.long()' if torch.is_tensor(values) else f'np.asarray({name}).astype(int)'
+        if is_boolean:
+            remedy += ', or conf=… and correct=… for what came true'
+        raise TypeError(f'{name} must be integers, got {_dtype_name(tensor)}: give {remedy}')
     return tensor.long()
 
 

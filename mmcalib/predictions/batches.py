@@ -21,13 +21,21 @@ def check_is_loader(loader: Iterable) -> None:
     """Raise an error for inputs and labels in place of batches of them, and what gives no batches.
 
     Raises:
-        TypeError: For an object that cannot be iterated over.
+        TypeError: For an object that cannot be iterated over, and a data set of single images,
+            whose first axis a model would take for the axis of images: a wrong number.
         ValueError: For a pair of inputs and labels, which is one batch.
     """
     if not hasattr(loader, '__iter__') and not hasattr(loader, '__getitem__'):
         raise TypeError(
             f'a loader must give batches (inputs, labels), as a DataLoader or a list of them does; '
             f'got {type(loader).__name__}'
+        )
+    # Streams, such as those of webdataset, may give batches.
+    is_stream = isinstance(loader, torch.utils.data.IterableDataset)
+    if isinstance(loader, torch.utils.data.Dataset) and not is_stream:
+        raise TypeError(
+            f'a loader must give batches, and {type(loader).__name__} is a data set of single '
+            'images: give a DataLoader of it, as DataLoader(dataset, batch_size=64)'
         )
     is_pair = isinstance(loader, (tuple, list)) and len(loader) == 2
     if is_pair and isinstance(loader[1], (Tensor, np.ndarray)):

@@ -123,7 +123,10 @@ def read_confidences(conf: Array, correct: Array) -> ImagePredictions:
     valid = valid_labels(correct, None)
     outcomes = correct[valid]
     if outcomes.dtype != torch.bool and not ((outcomes == 0) | (outcomes == 1)).all():
-        raise ValueError(f'correct must be booleans, got values such as {outcomes.unique()[:5]}')
+        raise ValueError(
+            f'correct must be booleans, got values such as {outcomes.unique()[:5].tolist()}: if '
+            'they are labels, give predicted == labels'
+        )
     check_range(at_least_single(conf)[valid], 'conf')
     predictions = predictions_from_confidences(conf, correct == 1)
     return predictions.within(valid)

@@ -27,6 +27,7 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
         loader: The loader that they came from.
 
     Raises:
+        TypeError: For rows in place of names.
         ValueError: For another number of groups than of images, or a loader that
             :func:`check_order` refuses.
     """
@@ -34,6 +35,10 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
     names = groups.tolist() if hasattr(groups, 'tolist') else list(groups)
     if len(names) != count:
         raise UserError(f'groups must name the group of each of {count} images, got {len(names)}')
+    if not all(isinstance(name, Hashable) for name in names):
+        raise TypeError(
+            'groups must be one name for each image, such as a number or a text, got rows'
+        )
     index_by_name: dict[Hashable, int] = {}
     group_index = [index_by_name.setdefault(name, len(index_by_name)) for name in names]
     return torch.tensor(group_index, device='cpu')

@@ -154,6 +154,19 @@ def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
         labels: The labels.
         name: The name of the scores in the error.
     """
+    if labels.ndim and len(labels) != len(scores):
+        fits_transposed = labels.shape == scores.shape[1:]
+        if fits_transposed and len(labels) > len(scores):  # There are mostly few classes.
+            return f'each row is one prediction: give {name}.T'
+        return (
+            f'there are {len(labels):,} labels for {len(scores):,} predictions: give one for each'
+        )
+    are_rows = labels.ndim == scores.ndim == 2
+    if are_rows and labels.shape[1] != scores.shape[1] and not is_one_hot(labels):
+        return (
+            f'each row has {labels.shape[1]} labels for {scores.shape[1]} {name}: give one label, '
+            'of 0 or 1, for each'
+        )
     if labels.ndim == scores.ndim > 1 and ((labels == 0) | (labels == 1)).all():
         last_axis = labels.ndim - 1
         has_classes_last = last_axis > 1 and labels.shape[:last_axis] == label_shape(scores)

@@ -123,12 +123,15 @@ def _check_no_probabilities(logits: Tensor) -> None:
         return
     sums = logits.sum(dim=1)
     tolerance = 2e-2 if sums.numel() >= FEW_OUTPUTS else 1e-3
-    for total, division in ((1, ''), (100, ' / 100')):
+    for total, logarithm in (
+        (1, 'p.clamp(min=1e-38).log()'),
+        (100, '(p / 100).clamp(min=1e-38).log()'),
+    ):
         if ((sums / total - 1).abs() < tolerance).all():
             raise UserError(
                 f'the model returns probabilities, which sum to {total}, where logits are wanted: '
-                'leave its softmax out, or give their logarithm, as '
-                f'logits=lambda output: (output{division}).clamp(min=1e-38).log() of a loader'
+                f'leave its softmax out, or give their logarithm, {logarithm}, which for a loader '
+                f'is logits=lambda p: {logarithm}'
             )
 
 

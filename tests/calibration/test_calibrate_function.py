@@ -37,6 +37,16 @@ def test_calibrate_method_predicts_scaled_probabilities(kind, method):
     assert calibrated.after['NLL'] < calibrated.before['NLL']
 
 
+@pytest.mark.filterwarnings('ignore::FutureWarning', 'ignore::DeprecationWarning')
+def test_calibrate_scripted_model_is_attached():
+    network, inputs, labels = make_data()
+    loader = make_loader(inputs, labels)
+    calibrated = mmcalib.calibrate(torch.jit.trace(network, inputs[:2]), loader)
+    assert calibrated.attached
+    expected = mmcalib.calibrate(network, loader)
+    assert calibrated.after['NLL'] == pytest.approx(expected.after['NLL'], abs=1e-4)
+
+
 @pytest.mark.parametrize('kind', SHAPES)
 def test_calibrate_figures_before_equal_measure(kind):
     network, inputs, labels = make_data(SHAPES[kind], num_images=240)

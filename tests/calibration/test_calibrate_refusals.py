@@ -10,6 +10,7 @@ from overconfident_networks import Network, make_data, make_loader
 from torch import nn
 
 import mmcalib
+from mmcalib.posthoc import TemperatureScaler
 
 
 def lowest_class(network, inputs, labels):
@@ -116,6 +117,12 @@ def test_calibrate_function_as_model_raises():
     network, inputs, labels = make_data()
     with pytest.raises(TypeError, match='must be a torch'):
         mmcalib.calibrate(network.forward, make_loader(inputs, labels))
+
+
+def test_calibrate_class_as_method_raises():
+    network, inputs, labels = make_data()
+    with pytest.raises(TypeError, match=r"'temperature' or TemperatureScaler\(\)"):
+        mmcalib.calibrate(network, make_loader(inputs, labels), method=TemperatureScaler)
 
 
 class CountingNetwork(Network):

@@ -87,6 +87,22 @@ CALLS = [
     (MBLS(), (1, 3), torch.tensor([[1.0, 1, 0]], dtype=torch.float16), {}, 'such as 2'),
 ]
 
+MAPS = (2, 3, 4, 4)
+REMEDIES = [
+    (torch.zeros(MAPS), torch.zeros(2, 4, 4), r'target\.long\(\)'),
+    (torch.zeros(MAPS), torch.zeros(2, 1, 4, 4), r'target\[:, 0\]'),
+    (torch.zeros(MAPS), torch.zeros(MAPS, dtype=torch.long), r'argmax\(dim=1\)'),
+    (torch.zeros(4, 3), ZEROS.numpy(), r'torch\.as_tensor\(target\)'),
+    (np.zeros((4, 3)), ZEROS, r'torch\.as_tensor\(pred\)'),
+    (torch.zeros(4, 1), ZEROS, 'at least two classes'),
+]
+
+
+@pytest.mark.parametrize(('pred', 'target', 'remedy'), REMEDIES)
+def test_target_that_does_not_fit_is_told_a_remedy(pred, target, remedy):
+    with pytest.raises((TypeError, ValueError), match=remedy):
+        MBLS()(pred, target)
+
 
 @pytest.mark.parametrize(('loss', 'shape', 'target', 'call', 'message'), CALLS)
 def test_loss_invalid_call_raises(loss, shape, target, call, message):
