@@ -36,6 +36,9 @@ from mmcalib.posthoc.scaler import values_text
 from mmcalib.tables import TextTable
 
 KEEP = 'Keep your model, or calibrate on more images to be sure.'
+POOLED = (
+    'Before and after are pooled over labels; ECE_macro of a measurement is the mean of labels.'
+)
 MANY_GROUPS = (
     'The first within a standard error of the lowest NLL is chosen, for images like these. On '
     'images of another place or camera, class frequencies differ: measure there, or take a '
@@ -254,6 +257,8 @@ class Calibrated:
     def sentences(self) -> list[str]:
         """Return what was fitted and where it went, and every reason to keep the original."""
         sentences = [*self._sentences_about_choice()]
+        if self._has_several_labels:
+            sentences.append(POOLED)
         if self.scaler is not None:
             sentences += self._sentences_about_fit()
         sentences += self._sentences_about_data()

@@ -453,7 +453,7 @@ def reliability_diagram(
             labels; measured with an interval of images or groups, its bins of equal width have
             intervals. Or several measurements by name, with a panel each.
         num_bins: B, for the diagram and both errors; None for 15, or that of the measurement.
-        title: Text above the figure.
+        title: Text above the figure, which says of several labels that they are pooled.
         options: `equal_mass`, `overlay`, `zoom` and `scale` of
             :func:`~mmcalib.visualization.draw_reliability`, which says what is drawn.
 
@@ -471,6 +471,8 @@ def reliability_diagram(
     counts = count_predictions(predictions, TITLE_METRICS, num_bins=num_bins)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
+    if predictions.several_labels:
+        title = f'{title}, pooled over labels' if title else 'pooled over labels'
     # It is unknown which rows are of one image, so there are no intervals over images.
     statistics = CalibrationStatistics(
         metrics={name: metric_value(name, counts) for name in TITLE_METRICS},

@@ -280,6 +280,7 @@ def test_calibrate_auto_several_labels_text_says_what_is_compared(images_per_gro
     has_few_groups = images_per_group == 30
     assert ('Of fewer than ten groups' in str(calibrated)) == has_few_groups
     assert 'above 1 by two' not in str(calibrated)
+    assert 'pooled over labels' in str(calibrated)
 
 
 @pytest.mark.parametrize('factor', [1e-4, 1e4])

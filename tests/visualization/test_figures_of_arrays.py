@@ -61,6 +61,8 @@ def test_reliability_diagram_of_several_labels_and_measurements_has_panels():
     assert len(titles) == 2  # Nothing is known about the third label.
     for label, title in enumerate(titles):
         assert title.startswith(f'label {label}\nECE {measured["ECE"][label]:.2f} %')
+    pooled = mmcalib.reliability_diagram(probs[:, :2], labels[:, :2])
+    assert 'pooled over labels' in pooled.axes[0].get_title()
     binary = mmcalib.measure(probs[:, 0], labels[:, 0], ['ECE'])
     figure = mmcalib.reliability_diagram({'one': binary, 'other': binary}, overlay=True)
     assert {'one', 'other'} <= {text.split('\n')[0] for text in legend_texts(figure)}
