@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -201,21 +202,47 @@ class ClasswiseScaler(AffineScaler):
         weights: Tensor,
         start: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        self._mean_square = weighted_mean_square(rows.logits, temperature)
+        self._information = class_information(rows.logits, temperature, weights)
         return super()._minimize_nll(rows, temperature, weights, start)
 
 
-def weighted_mean_square(logits: Tensor, temperature: float) -> float:
-    """Return h of :class:`ClasswiseScaler`."""
-    sum_of_squares = 1.0
-    sum_of_weights = 1.0
+@dataclass(frozen=True)
+class ClassInformation:
+    """Sums over the rows, each of which counts as its effective predictions.
+
+    Attributes:
+        shift: ``(K,)`` sums of w of :class:`ClasswiseScaler`, the Fisher information on shifts.
+        scale: ``(K,)`` sums of w x², the Fisher information on scales.
+        mean_square: ``(K,)`` means of x².
+        penalty: h.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    mean_square: Tensor
+    penalty: float
+
+
+def class_information(logits: Tensor, temperature: float, weights: Tensor) -> ClassInformation:
+    """Return what logits tell about the scales and shifts of a classwise scaling."""
+    shift = logits.new_zeros(logits.shape[1], dtype=torch.float64)
+    scale = torch.zeros_like(shift)
+    squares = torch.zeros_like(shift)
     for (part,) in split_rows(logits):
         scaled = centred(logits_for_passes(part)) / temperature
         probs = scaled.sigmoid() if scaled.shape[1] == 1 else scaled.softmax(dim=1)
-        weight = probs.mul_(1 - probs)
-        sum_of_weights += weight.sum(dtype=torch.float64).item()
-        sum_of_squares += (weight * scaled.square_()).sum(dtype=torch.float64).item()
-    return sum_of_squares / sum_of_weights
+        curvature = probs.mul_(1 - probs)
+        shift += curvature.sum(dim=0, dtype=torch.float64)
+        part_squares = scaled.square_()
+        squares += part_squares.sum(dim=0, dtype=torch.float64)
+        scale += curvature.mul_(part_squares).sum(dim=0, dtype=torch.float64)
+    share = weights.mean().item()
+    return ClassInformation(
+        shift=share * shift,
+        scale=share * scale,
+        mean_square=squares / len(logits),
+        penalty=((1 + scale.sum()) / (1 + shift.sum())).item(),
+    )
 
 
 class VectorScaler(ClasswiseScaler):
@@ -269,8 +296,20 @@ class VectorScaler(ClasswiseScaler):
         # Transpose is its own inverse; ONNX gets movedim(-1, 1) wrong where map sizes are free.
         return (centred(logits).transpose(1, -1) * scale + shift).transpose(1, -1)
 
+    def curvatures(self) -> dict[str, Tensor]:
+        information = self._information
+        num_classes = len(information.shift)
+        scale_cost = self.diagonal * scale_penalty(information.penalty)
+        shift_cost = self.intercept * shift_penalty(num_classes)
+        return {
+            'scale': information.scale + 2 * scale_cost,
+            'shift': information.shift + 2 * shift_cost,
+        }
+
     def cost(self, scale: Tensor, shift: Tensor) -> Tensor:
-        scale_cost = scale_penalty(self._mean_square) * self.diagonal * (scale - 1).square().sum()
+        scale_cost = (
+            scale_penalty(self._information.penalty) * self.diagonal * (scale - 1).square().sum()
+        )
         shift_cost = shift_penalty(len(shift)) * self.intercept * shift.square().sum()
         return scale_cost + shift_cost
 
@@ -338,11 +377,22 @@ class MatrixScaler(ClasswiseScaler):
             shown['other entries'] = self.matrix_[~is_diagonal]
         return {**shown, 'shift': self.shift_}
 
+    def curvatures(self) -> dict[str, Tensor]:
+        information = self._information
+        num_classes = len(information.shift)
+        off_diagonal_cost = self.off_diagonal * off_diagonal_penalty(num_classes)
+        diagonal_cost = self.diagonal * scale_penalty(information.penalty)
+        shift_cost = self.intercept * shift_penalty(num_classes)
+        # Of the elements off the diagonal an estimate, which spares a product of matrices.
+        matrix = information.shift[:, None] * information.mean_square + 2 * off_diagonal_cost
+        matrix.diagonal().copy_(information.scale + 2 * diagonal_cost)
+        return {'matrix': matrix, 'shift': information.shift + 2 * shift_cost}
+
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
         num_classes = len(shift)
         off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
         diagonal_squares = (matrix.diagonal() - 1).square().sum()
-        diagonal_cost = scale_penalty(self._mean_square) * self.diagonal * diagonal_squares
+        diagonal_cost = scale_penalty(self._information.penalty) * self.diagonal * diagonal_squares
         off_diagonal_cost = off_diagonal_penalty(num_classes) * off_diagonal_squares
         shift_cost = shift_penalty(num_classes) * self.intercept * shift.square().sum()
         return diagonal_cost + self.off_diagonal * off_diagonal_cost + shift_cost

@@ -15,6 +15,7 @@ def minimize_sum(
     start: Mapping[str, Tensor],
     bounds: Mapping[str, tuple[float, float]],
     *,
+    units: Mapping[str, Tensor] | None = None,
     tolerance: float = 1e-13,
 ) -> dict[str, Tensor]:
     """Return the named tensors at which a sum of terms is least.
@@ -24,12 +25,19 @@ def minimize_sum(
             in memory.
         start: The tensors to start from.
         bounds: The least and the largest value of the tensors that have bounds, by name.
+        units: The change of each tensor's elements that matters, by name; 1 if left out. The search
+            takes a third to two thirds of the passes where they make the curvature about equal.
         tolerance: The decrease of the sum, relative to it, below which the search ends. Terms in
             float32 have noise, below which no decrease is found.
     """
     sizes = [value.numel() for value in start.values()]
     flat_start = torch.cat([value.flatten() for value in start.values()]).double()
     device = flat_start.device
+    flat_units = []
+    for name, value in start.items():
+        unit = (units or {}).get(name, torch.ones_like(value))
+        flat_units.append(unit.flatten().double().cpu())
+    flat_units = torch.cat(flat_units).numpy()
 
     def split_by_name(flat: Tensor) -> dict[str, Tensor]:
         tensors = {}
@@ -38,24 +46,30 @@ def minimize_sum(
         return tensors
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        leaf = torch.tensor(flat, device=device, requires_grad=True)
+        leaf = torch.tensor(flat * flat_units, device=device, requires_grad=True)
         total = 0.0
         for term in terms:
             value = term(**split_by_name(leaf))
             if torch.is_tensor(value):
                 value.backward()
                 total += value.item()
-        return total, leaf.grad.cpu().numpy()
+        return total, leaf.grad.cpu().numpy() * flat_units
 
     flat_bounds = []
     for name, size in zip(start, sizes, strict=True):
-        flat_bounds += [bounds.get(name, (None, None))] * size
+        flat_bounds += [bounds.get(name, (-np.inf, np.inf))] * size
     result = scipy.optimize.minimize(
         value_and_gradient,
-        flat_start.cpu().numpy(),
+        flat_start.cpu().numpy() / flat_units,
         jac=True,
         method='L-BFGS-B',
-        bounds=flat_bounds,
-        options={'maxiter': 1000, 'maxfun': 2000, 'ftol': tolerance, 'gtol': 1e-7},
+        bounds=np.array(flat_bounds) / flat_units[:, None],
+        options={
+            'maxiter': 1000,
+            'maxfun': 2000,
+            'ftol': tolerance,
+            # In units of equal curvature a gradient g is g²/2 above the minimum.
+            'gtol': 0.3 * tolerance**0.5,
+        },
     )
-    return split_by_name(torch.tensor(result.x, device=device))
+    return split_by_name(torch.tensor(result.x * flat_units, device=device))

@@ -37,9 +37,11 @@ MOST_VALUES = 3
 # The decrease of the mean NLL, relative to it, that ends a fit. In float32 smaller ones are noise:
 # the NLL of 200,000 × 21 logits is then within 1e-6 of that of float64, in a quarter of the time.
 FLOAT64_TOLERANCE = 1e-13
-FLOAT32_TOLERANCE = 1e-9
+FLOAT32_TOLERANCE = 1e-8
 # Fewer logits take no time in float64, and hardly determine some parameters.
 FEW_LOGITS = 50_000
+# The least curvature of the mean NLL that sets the unit of a parameter.
+LEAST_CURVATURE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,13 @@ class LogitScaler(BaseEstimator):
     def cost(self, **fitted: Tensor) -> Tensor | float:
         """Return the penalty that is added to the summed NLL of the effective predictions."""
         return 0.0
+
+    def curvatures(self) -> dict[str, Tensor]:
+        """Return the approximate second derivative of the objective in each tensor that is fitted.
+
+        The search steps in their units. A tensor that is left out has the unit 1.
+        """
+        return {}
 
     def targets(self, labels: Tensor, num_effective: float) -> Tensor:
         """Return the targets of the likelihood: labels ``(M,)``, or probabilities ``(M, 2)``."""
@@ -264,7 +273,11 @@ class LogitScaler(BaseEstimator):
             start = self.start(logits.shape[1])
         start = {name: value.to(logits.device) for name, value in start.items()}
         tolerance = FLOAT32_TOLERANCE if logits.dtype == torch.float32 else FLOAT64_TOLERANCE
-        return minimize_sum(terms, start, self.bounds, tolerance=tolerance)
+        units = {}
+        for name, curvature in self.curvatures().items():
+            # A penalty of 0 leaves no curvature for a class that is never predicted.
+            units[name] = (curvature / num_effective).clamp(min=LEAST_CURVATURE).rsqrt()
+        return minimize_sum(terms, start, self.bounds, units=units, tolerance=tolerance)
 
     def transform(self, logits: Any) -> Any:
         """Return the scaled logits: of the same shape, kind and precision, but never half.
