@@ -3,6 +3,7 @@
 import json
 import runpy
 
+import numpy as np
 import pytest
 import torch
 from commands import ROOT, run_in_process
@@ -92,6 +93,16 @@ def test_fits_print_the_nll_of_each_scaling(run_benchmark):
     assert rows[1][3].startswith('+0.0000, ')
     differences = [float(cell.split(',')[0]) for cell in rows[1][3:6]]
     assert all(abs(difference) < 0.2 for difference in differences)
+
+
+def test_fits_to_predictions_of_a_file(run_benchmark, tmp_path):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(3, size=400)
+    logits = 2 * np.eye(3)[labels] + generator.normal(size=(400, 3))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.savez(tmp_path / 'network.npz', predictions=probs, ground_truth=labels)
+    rows = run_benchmark('fits', '--rows', '200', '1000', '--predictions', tmp_path / 'network.npz')
+    assert [row[:2] for row in rows[1:]] == [['network', '200×3']]
 
 
 def test_speed_upsampling_prints_ratios(run_benchmark):

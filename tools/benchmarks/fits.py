@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python tools/benchmarks/fits.py
     OMP_NUM_THREADS=1 python tools/benchmarks/fits.py --rows 20000 --classes 10
+    OMP_NUM_THREADS=1 python tools/benchmarks/fits.py --predictions FILE.npz OTHER.npz
 
 A network learns a tenth of what it needs, from simulated classes of several kinds: mixtures of
 Gaussians, mixtures of which a part of the labels is wrong, whose classes are rare, or resemble each
@@ -9,10 +10,14 @@ other in groups; labels that another network draws. Scalings are fitted to held-
 given the NLL of 20,000 new rows, less that of mmcalib's temperature, so less than 0 is better than
 a temperature, and the CPU seconds of the fit. If probmetrics is installed, its temperature, SVS and
 SMS are beside; they take log-probabilities.
+
+With `--predictions` the logits are those of files instead: logarithms of their `predictions`, the
+probabilities (N, K), beside `ground_truth`, the labels (N,). Half of the rows are new ones.
 """
 
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,28 +40,50 @@ def main():
     parser.add_argument('--rows', type=int, nargs='+', default=[1000, 20_000])
     parser.add_argument('--classes', type=int, nargs='+', default=[10, 100])
     parser.add_argument('--kinds', nargs='+', default=KINDS, choices=KINDS)
+    parser.add_argument('--predictions', nargs='+', type=Path, metavar='FILE.npz', default=[])
     parser.add_argument('--epochs', type=int, default=60)
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.predictions:
+        data = [read_data(path, args.seed) for path in args.predictions]
+    else:
+        data = simulated_data(args)
     cells = []
     headings = None
+    for name, (logits, labels), new_rows in data:
+        for count in args.rows:
+            if count > len(labels):
+                continue
+            results = fit_all(logits[:count], labels[:count], *new_rows)
+            reference = results['temperature'][0]
+            row = [name, f'{count}×{logits.shape[1]}', f'{reference:.4f}']
+            for nll, seconds in results.values():
+                row.append(f'{nll - reference:+.4f}, {seconds:.2f} s')
+            cells.append(row)
+            headings = ['classes', 'rows', 'NLL of a temperature', *results]
+    print(TextTable(headings, cells, alignment='ll' + 'r' * (len(headings) - 2)).write('markdown'))
+
+
+def simulated_data(args):
+    """Yield a name, logits and labels to fit to, and new ones, of each kind of classes."""
     for num_classes in args.classes:
         for kind in args.kinds:
             network, draw = train_network(kind, num_classes, args.epochs, args.seed)
-            new_inputs, new_labels = draw(NEW_ROWS, stream=2)
-            new_logits = network(new_inputs)
             inputs, labels = draw(max(args.rows), stream=1)
-            logits = network(inputs)
-            for count in args.rows:
-                results = fit_all(logits[:count], labels[:count], new_logits, new_labels)
-                reference = results['temperature'][0]
-                row = [kind, f'{count}×{num_classes}', f'{reference:.4f}']
-                for nll, seconds in results.values():
-                    row.append(f'{nll - reference:+.4f}, {seconds:.2f} s')
-                cells.append(row)
-                headings = ['classes', 'rows', 'NLL of a temperature', *results]
-    print(TextTable(headings, cells, alignment='ll' + 'r' * (len(headings) - 2)).write('markdown'))
+            new_inputs, new_labels = draw(NEW_ROWS, stream=2)
+            yield kind, (network(inputs), labels), (network(new_inputs), new_labels)
+
+
+def read_data(path, seed):
+    """Return the name of a file, half of its logits and labels to fit to, and the others."""
+    with np.load(path) as content:
+        logits = np.log(content['predictions'])
+        labels = content['ground_truth']
+    order = np.random.default_rng(seed).permutation(len(labels))
+    half = len(order) // 2
+    fitted, new = order[:half], order[half:]
+    return path.stem, (logits[fitted], labels[fitted]), (logits[new], labels[new])
 
 
 def train_network(kind, num_classes, epochs, seed):
