@@ -366,4 +366,6 @@ def error_reason(error: Exception) -> str:
     reason = str(error.args[0] if error.args else error)
     if 'need at least one array to concatenate' in reason:  # from numpy, in mmengine's datasets
         return 'there are no samples'
+    if isinstance(error, TypeError) and 'unexpected keyword argument' in reason:
+        return f'{reason}; if it comes from _base_, add _delete_=True to the dict of that type'
     return reason or type(error).__name__

@@ -16,6 +16,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib import __version__
+from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, STATISTICS, experiment_name, file_name_for_split, whole_file
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
@@ -41,6 +42,8 @@ from mmcalib.runs.weights import load_weights, tell_hooks
 
 # The file that the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
+# The fields of the toolboxes' data samples that hold labels.
+LABEL_FIELDS = ('gt_label', 'gt_score', 'gt_sem_seg')
 # Attributes that a record has of a metric, for all tests and for those of a part.
 METRIC_OPTIONS = ('protocol', 'num_bins', 'ignore_index')
 OOD_OPTIONS = ('prefix', 'scores', 'ood_index', 'counts')
@@ -77,12 +80,23 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
 
     Returns:
         The metrics.
+
+    Raises:
+        UserError: If a metric needs labels, and the data have none.
     """
     tell_hooks(runner, model.checkpoints)
     warn_of_fitted_images(runner, model.description)
     labelled_classes = LabelledClassesHook()
     runner.register_hook(labelled_classes)
-    metrics = runner.test()
+    try:
+        metrics = runner.test()
+    except KeyError as error:
+        if error.args and error.args[0] in LABEL_FIELDS:
+            raise UserError(
+                f'a metric needs labels, and the tested data have no {error.args[0]}: give data '
+                'with labels, or predict images without labels by tools/predict.py'
+            ) from error
+        raise
     runner.hooks.remove(labelled_classes)
     labels = set().union(*all_gather_object(labelled_classes.labels))
     if not is_main_process():

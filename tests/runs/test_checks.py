@@ -11,7 +11,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import DATASETS, METRICS
 
 from mmcalib.errors import UserError
-from mmcalib.runs.checks import check_samples, check_selection
+from mmcalib.runs.checks import check_samples, check_selection, error_reason
 
 ECE = dict(type='ECE')
 ACCURACY = dict(type='mmpretrain.Accuracy')
@@ -73,3 +73,8 @@ def test_check_samples_keeps_random_state():
     check_samples('test', loop, None, loop)
     assert random.getstate() == python_state
     assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+def test_error_reason_unexpected_keyword_names_delete():
+    error = TypeError("__init__() got an unexpected keyword argument 'avg_non_ignore'")
+    assert '_delete_=True' in error_reason(error)
