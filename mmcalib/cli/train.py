@@ -51,8 +51,8 @@ def build_parser() -> ToolParser:
             'configs/mbls/digits.py',
             'configs/mbls/digits.py --work-dir seed1 --cfg-options randomness.seed=1',
         ],
-        stopped='Stopped: the same command with --resume goes on from the last checkpoint, or begins '
-        'anew if there is none.',
+        stopped='Stopped: the same command with --resume goes on from the last checkpoint, '
+        'or begins anew if there is none.',
     )
     parser.add_argument('config', help=CONFIG_HELP)
     parser.add_argument(
