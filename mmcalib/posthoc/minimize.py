@@ -55,15 +55,19 @@ def minimize_sum(
                 total += value.item()
         return total, leaf.grad.cpu().numpy() * flat_units
 
-    flat_bounds = []
-    for name, size in zip(start, sizes, strict=True):
-        flat_bounds += [bounds.get(name, (-np.inf, np.inf))] * size
+    scipy_bounds = None
+    if bounds:
+        flat_bounds = []
+        for name, size in zip(start, sizes, strict=True):
+            flat_bounds += [bounds.get(name, (-np.inf, np.inf))] * size
+        low, high = np.array(flat_bounds).T / flat_units
+        scipy_bounds = scipy.optimize.Bounds(low, high)
     result = scipy.optimize.minimize(
         value_and_gradient,
         flat_start.cpu().numpy() / flat_units,
         jac=True,
         method='L-BFGS-B',
-        bounds=np.array(flat_bounds) / flat_units[:, None],
+        bounds=scipy_bounds,
         options={
             'maxiter': 1000,
             'maxfun': 2000,

@@ -8,8 +8,8 @@ A network learns a tenth of what it needs, from simulated classes of several kin
 Gaussians, mixtures of which a part of the labels is wrong, whose classes are rare, or resemble each
 other in groups; labels that another network draws. Scalings are fitted to held-out rows. Each is
 given the NLL of 20,000 new rows, less that of mmcalib's temperature, so less than 0 is better than
-a temperature, and the CPU seconds of the fit. If probmetrics is installed, its temperature, SVS and
-SMS are beside; they take log-probabilities.
+a temperature, and the CPU seconds of the faster of two fits. If probmetrics is installed, its
+temperature, SVS and SMS are beside; they take log-probabilities.
 
 With `--predictions` the logits are those of files instead: logarithms of their `predictions`, the
 probabilities (N, K), beside `ground_truth`, the labels (N,). Half of the rows are new ones.
@@ -17,6 +17,7 @@ probabilities (N, K), beside `ground_truth`, the labels (N,). Half of the rows a
 
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def main():
             reference = results['temperature'][0]
             row = [name, f'{count}×{logits.shape[1]}', f'{reference:.4f}']
             for nll, seconds in results.values():
-                row.append(f'{nll - reference:+.4f}, {seconds:.2f} s')
+                row.append(f'{nll - reference:+.4f}, {seconds:.3f} s')
             cells.append(row)
             headings = ['classes', 'rows', 'NLL of a temperature', *results]
     print(TextTable(headings, cells, alignment='ll' + 'r' * (len(headings) - 2)).write('markdown'))
@@ -140,9 +141,7 @@ def fit_all(logits, labels, new_logits, new_labels):
     """Return the NLL of the new rows and the CPU seconds of each fit, by its scaling."""
     results = {}
     for name, scaler_class in SCALERS.items():
-        start = time.process_time()
-        scaler = scaler_class().fit(logits, labels)
-        seconds = time.process_time() - start
+        scaler, seconds = timed_fit(scaler_class, logits, labels)
         log_probs = log_softmax(scaler.transform(new_logits.astype(np.float64)), axis=1)
         results[name] = (mean_nll(log_probs, new_labels), seconds)
     try:
@@ -152,13 +151,21 @@ def fit_all(logits, labels, new_logits, new_labels):
     probs = softmax(logits.astype(np.float64), axis=1)
     new_probs = softmax(new_logits.astype(np.float64), axis=1)
     for peer, title in PEERS.items():
-        calibrator = get_calibrator(peer)
-        start = time.process_time()
-        calibrator.fit(probs, labels)
-        seconds = time.process_time() - start
+        calibrator, seconds = timed_fit(partial(get_calibrator, peer), probs, labels)
         calibrated = np.log(np.clip(calibrator.predict_proba(new_probs), 1e-300, None))
         results[f'probmetrics: {title}'] = (mean_nll(calibrated, new_labels), seconds)
     return results
+
+
+def timed_fit(new_scaler, *data):
+    """Return a fitted scaler, and the CPU seconds of the faster of two fits."""
+    best = float('inf')
+    for _ in range(2):  # The first one of a process also loads code.
+        scaler = new_scaler()
+        start = time.process_time()
+        scaler.fit(*data)
+        best = min(best, time.process_time() - start)
+    return scaler, best
 
 
 def mean_nll(log_probs, labels):
