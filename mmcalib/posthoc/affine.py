@@ -383,7 +383,7 @@ class MatrixScaler(ClasswiseScaler):
         off_diagonal_cost = self.off_diagonal * off_diagonal_penalty(num_classes)
         diagonal_cost = self.diagonal * scale_penalty(information.penalty)
         shift_cost = self.intercept * shift_penalty(num_classes)
-        # Of the elements off the diagonal an estimate, which spares a product of matrices.
+        # Elements off the diagonal are estimated, which spares a product of matrices.
         matrix = information.shift[:, None] * information.mean_square + 2 * off_diagonal_cost
         matrix.diagonal().copy_(information.scale + 2 * diagonal_cost)
         return {'matrix': matrix, 'shift': information.shift + 2 * shift_cost}

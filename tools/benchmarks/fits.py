@@ -83,7 +83,8 @@ def read_data(path, seed):
         labels = content['ground_truth']
     order = np.random.default_rng(seed).permutation(len(labels))
     half = len(order) // 2
-    fitted, new = order[:half], order[half:]
+    fitted = order[:half]
+    new = order[half:]
     return path.stem, (logits[fitted], labels[fitted]), (logits[new], labels[new])
 
 
