@@ -232,10 +232,15 @@ def test_export_calibrated_checkpoint_has_metadata(tmp_path, capsys):
     assert 'calibration: temperature' in capsys.readouterr().out
 
 
+def is_exported():
+    """Return whether one of the two exporters calls a model."""
+    return torch.jit.is_tracing() or torch.compiler.is_compiling()
+
+
 FACTORS = {
     'of one height': lambda x: 16 / float(x.shape[2]),  # A trace takes it for a constant.
     'of one image': lambda x: 16 / float(x.shape[0]),
-    'other where traced': lambda x: 2.0 if torch.jit.is_tracing() else 1.0,
+    'other where exported': lambda x: 2.0 if is_exported() else 1.0,
     'without an operator': lambda x: torch.linalg.slogdet(x[..., :4, :4])[1].mean(),
 }
 
@@ -260,12 +265,12 @@ class MaskHead(FCNHead):
 
 
 @REGISTRY.register_module(force=True)
-class OtherWhereTracedOnAnImage(ResNet_CIFAR):
-    """Backbone whose trace is right only of an image without contrast, such as one of zeros."""
+class OtherWhereExportedOnAnImage(ResNet_CIFAR):
+    """Backbone whose export is right only of an image without contrast, such as one of zeros."""
 
     def forward(self, x):
         features = super().forward(x)
-        if not torch.jit.is_tracing():
+        if not is_exported():
             return features
         factor = 1 + x.max() - x.min()
         return tuple(feature * factor for feature in features)
@@ -306,7 +311,7 @@ SLIDE = dict(mode='slide', crop_size=(8, 8), stride=(4, 4))
     ('build', 'options', 'message'),
     [
         (
-            lambda: scaled_segmentor('other where traced'),
+            lambda: scaled_segmentor('other where exported'),
             {},
             r'differs from PyTorch.*othing was written',
         ),
@@ -362,7 +367,7 @@ def test_export_example_has_contrast(size, digits_checkpoint):
         checkpoint=digits_checkpoint,
         out='other.onnx',
         size=size,
-        cfg_options={'model.backbone.type': 'OtherWhereTracedOnAnImage'},
+        cfg_options={'model.backbone.type': 'OtherWhereExportedOnAnImage'},
     )
     with pytest.raises(UserError, match='differs from PyTorch'):
         export_model(options)
