@@ -185,7 +185,10 @@ def prove_threshold(log_bins: Tensor, risk: float, probability: float, file: Pat
     remedy = f'validate on more images ({bound.remedy()})'
     least_risk = least_provable_risk(log_bins, risk, probability=probability)
     if least_risk is not None:
-        remedy = f'{100 * least_risk:g} % could be promised (--risk {least_risk:g}), or {remedy}'
+        remedy += (
+            f'. These images would prove {100 * least_risk:g} %, but a risk that they chose is no '
+            'promise: prove it by others'
+        )
     raise UserError(
         f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
         f'{100 * probability:g} % probability) by the {len(log_bins):,} images of {file}: {remedy}'
