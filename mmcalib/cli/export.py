@@ -25,7 +25,7 @@ class ExportOptions:
         logits: Whether the file returns logits in place of probabilities.
         size: Height and width of an example of random pixels; None for the first test image.
         fixed: Whether the file takes a single image of the example's size, and nothing else.
-        opset: Version of the ONNX operators.
+        opset: Version of the ONNX operators; None for 18, or 17 by PyTorch before 2.6.
         tolerance: Largest difference of a probability from PyTorch.
         cfg_options: Dotted keys of the config and their new values.
     """
@@ -37,7 +37,7 @@ class ExportOptions:
     logits: bool = False
     size: Sequence[int] | None = None
     fixed: bool = False
-    opset: int = 18
+    opset: int | None = None
     tolerance: float = 1e-4
     cfg_options: dict | None = None
 
@@ -74,7 +74,10 @@ def build_parser() -> ToolParser:
         help='accept one image of this size only (default: any batch and size that work)',
     )
     parser.add_argument(
-        '--opset', type=int, default=18, metavar='N', help='version of the ONNX operators'
+        '--opset',
+        type=int,
+        metavar='N',
+        help='version of the ONNX operators (default: 18, or 17 by PyTorch before 2.6)',
     )
     parser.add_argument(
         '--tolerance',

@@ -17,6 +17,7 @@ from mmcalib.commands.export.onnx_file import (
     INPUT,
     TORCH_EXPORT,
     OnnxFile,
+    default_opset,
     find_onnx_file,
     random_image,
     save_onnx_file,
@@ -56,7 +57,7 @@ def export_model(options: ExportOptions) -> None:
         network,
         pixels,
         free_axes=[()] if options.fixed else FREE_AXES,
-        opset=options.opset,
+        opset=options.opset or default_opset(),
         tolerance=options.tolerance,
     )
     save_onnx_file(onnx_file, options.out, network=network, checkpoint=checkpoint)

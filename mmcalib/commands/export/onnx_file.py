@@ -192,9 +192,22 @@ def export_program(
     return model.SerializeToString()
 
 
+def has_torch_export() -> bool:
+    """Return whether this PyTorch is 2.6 or later, whose torch.export finds free sizes."""
+    return hasattr(torch.export.Dim, 'DYNAMIC')
+
+
+def default_opset() -> int:
+    """Return the opset of a file that is not told one.
+
+    TorchScript of an older PyTorch writes operators of 17 even into a file of 18.
+    """
+    return LOWEST_OPSET if has_torch_export() else LOWEST_OPSET - 1
+
+
 def check_torch_export(opset: int) -> None:
     """Raise a UserError where torch.export cannot be tried."""
-    if not hasattr(torch.export.Dim, 'DYNAMIC'):
+    if not has_torch_export():
         raise UserError(f'PyTorch {torch.__version__} is older than 2.6')
     if find_spec('onnxscript') is None:
         raise UserError('there is no onnxscript: pip install onnxscript')

@@ -22,11 +22,16 @@ from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
 import mmcalib
 from mmcalib.cli.export import ExportOptions
 from mmcalib.commands.export.command import export_model
+from mmcalib.commands.export.onnx_file import has_torch_export
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import scaling_module
 from mmcalib.runs.config import load_config
+
+needs_torch_export = pytest.mark.skipif(
+    not has_torch_export(), reason='needs PyTorch 2.6, which has the exporter'
+)
 
 
 def with_model(config, **changes):
@@ -80,7 +85,7 @@ def random_pixels(*shape):
 def export(tmp_path, capsys):
     """Write a model and export it; return the output, and a function that runs the file."""
 
-    def export(config, model, *, size=(16, 20), logits=False, opset=18):
+    def export(config, model, *, size=(16, 20), logits=False, opset=None):
         config_file, checkpoint = write_model(tmp_path, config, model)
         out = tmp_path / 'model.onnx'
         options = ExportOptions(
@@ -107,6 +112,8 @@ def export(tmp_path, capsys):
 @pytest.mark.parametrize('kind', MODELS)
 @pytest.mark.parametrize('exporter', ['torch.export', 'TorchScript'])
 def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, monkeypatch):
+    if exporter == 'torch.export' and not has_torch_export():
+        pytest.skip('needs PyTorch 2.6, which has the exporter')
     if exporter == 'TorchScript':
         monkeypatch.setitem(sys.modules, 'onnxscript', None)  # An export does not need it.
     config, build = MODELS[kind]
@@ -128,6 +135,7 @@ def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, mon
             np.testing.assert_allclose(probs[0], image.arrays['probabilities'], atol=1e-5)
 
 
+@needs_torch_export
 def test_export_file_by_torch_export_is_as_one_by_torchscript(export, tmp_path, monkeypatch):
     config, build = MODELS['segmentor']
     models = []
@@ -157,6 +165,7 @@ def axis_names(tensors):
     return names
 
 
+@needs_torch_export
 def test_export_older_opset_is_written_by_torchscript(export, tmp_path):
     output, _ = export(CLASSIFIER, classifier(HEAD), opset=17)
     assert 'Exporter: TorchScript, since torch.export failed: --opset 17 is below 18' in output
