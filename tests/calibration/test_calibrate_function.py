@@ -221,7 +221,7 @@ def test_calibrate_rare_labels_share_scaling(method):
 
 
 def test_calibrate_auto_overconfident_chooses_temperature():
-    network, inputs, labels = make_data(num_images=400)
+    network, inputs, labels = make_data(num_images=2000)
     calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method='auto')
     methods = [candidate['method'] for candidate in calibrated.candidates]
     assert methods[:2] == ['none', 'temperature']

@@ -168,12 +168,13 @@ def test_calibrated_output_onnx_of_any_batch_size_predicts_the_same(method, tmp_
 
 # Sizes of a batch as a user of torch.export declares them, for any model.
 DYNAMIC_SIZES = {
-    'named': torch.export.Dim('batch'),
-    'dynamic': torch.export.Dim.DYNAMIC,
-    'automatic': torch.export.Dim.AUTO,
+    'named': lambda: torch.export.Dim('batch'),
+    'dynamic': lambda: torch.export.Dim.DYNAMIC,
+    'automatic': lambda: torch.export.Dim.AUTO,
 }
 
 
+@needs_newer_exporter
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('strict', [True, False])
 @pytest.mark.parametrize('size', DYNAMIC_SIZES)
@@ -181,7 +182,7 @@ DYNAMIC_SIZES = {
 def test_calibrated_output_export_takes_ordinary_dynamic_shapes(output, size, strict):
     model, inputs = calibrate_cosine_network('ets', (6, 7))
     model.model.output = output
-    dynamic_shapes = ({0: DYNAMIC_SIZES[size]},)
+    dynamic_shapes = ({0: DYNAMIC_SIZES[size]()},)
     exported = torch.export.export(
         model, (inputs[:7],), dynamic_shapes=dynamic_shapes, strict=strict
     )
