@@ -16,7 +16,7 @@ from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import gather_one_process
 
-# So many logits are scaled and measured at a time.
+# The number of logits that are scaled and measured at a time.
 MOST_LOGITS = 1_000_000
 NUM_BOOTSTRAP = 200  # draws, which tell a standard error to 5 %
 

@@ -18,7 +18,7 @@ from mmcalib.tensors import at_least_single
 ALIKE = 2.5
 # A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
 RIDGE = 0.1
-# So many values of a few columns of the logits are worked on at a time.
+# The number of logits, of a few classes, that are held in memory at a time.
 COLUMN_VALUES = 1 << 20
 
 

@@ -34,7 +34,7 @@ class Comparison(Measured):
         b: Those of the other.
         ends: Ends of the intervals of the differences by key.
         coverage: Coverage of the intervals, such as 0.95.
-        unit: What the intervals are over, such as ``'image'``.
+        unit: The independent unit of the intervals, such as ``'image'``.
         num_units: The number of these.
         notes: Sentences about the data, which stand at the end.
 

@@ -27,7 +27,7 @@ Mean = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class UnitTables(NamedTuple):
-    """What U units, such as images, have of one model.
+    """The tables of one model for U units, such as images.
 
     Attributes:
         bins: ``(U, 3, B)`` float64 bins of equal width: count, correct, sum of confidences.

@@ -104,7 +104,7 @@ class RiskThreshold:
 
 
 class KeptShares(NamedTuple):
-    """What C thresholds keep of independent groups, of which equal ones may be in one row.
+    """The shares of independent groups that C thresholds keep; equal groups may share a row.
 
     Attributes:
         kept: ``(U, C)`` float64 shares :math:`a_i` of the labelled predictions of a group.

@@ -84,7 +84,7 @@ def temperature_of_kept_rows(
         rows: All predictions.
         is_kept: A mask of the rows that count, ``(M,)``.
         temperature: The temperature of the least NLL of all rows.
-        derivatives_at_temperature: What :func:`nll_derivatives` returns for it.
+        derivatives_at_temperature: The slopes and curvatures at it, of :func:`nll_derivatives`.
 
     Warns:
         UserWarning: If it is a bound.

@@ -123,9 +123,9 @@ def read_imagenet(folder: Path) -> Iterator[Network]:
         # The five classes are in no order, and ResNet-152 is published in half precision.
         classes = np.load(path)
         probs = np.load(str(path).replace('preds.npy', 'probs.npy')).astype(np.float32)
-        place = probs.argmax(axis=1)[:, None]
-        conf = np.take_along_axis(probs, place, axis=1)[:, 0]
-        predicted = np.take_along_axis(classes, place, axis=1)[:, 0]
+        column = probs.argmax(axis=1)[:, None]
+        conf = np.take_along_axis(probs, column, axis=1)[:, 0]
+        predicted = np.take_along_axis(classes, column, axis=1)[:, 0]
         yield Network(name, KINDS[framework], conf, predicted == labels)
 
 
@@ -323,16 +323,16 @@ def draw_gaps(rows: list[dict]):
     figure = Figure(figsize=(8, 1.2 + 0.2 * len(rows)), layout='constrained')
     axes = figure.subplots()
     for kind, colour in COLOURS.items():
-        places = [number for number, row in enumerate(rows) if row['kind'] == kind]
-        if not places:
+        heights = [number for number, row in enumerate(rows) if row['kind'] == kind]
+        if not heights:
             continue
-        chosen = [rows[number] for number in places]
+        chosen = [rows[number] for number in heights]
         gap = np.array([row['gap'] for row in chosen])
         low = np.array([row['gap_low'] for row in chosen])
         high = np.array([row['gap_high'] for row in chosen])
         axes.errorbar(
             gap,
-            places,
+            heights,
             xerr=[gap - low, high - gap],
             fmt='o',
             color=colour,
@@ -340,7 +340,7 @@ def draw_gaps(rows: list[dict]):
             label=kind,
         )
         ece = [row['ECE'] for row in chosen]
-        axes.plot(ece, places, '|', color=colour, markersize=9)
+        axes.plot(ece, heights, '|', color=colour, markersize=9)
     axes.plot([], [], '|', color='#444444', markersize=9, label='ECE')
     axes.axvline(0, color='#444444', linewidth=0.8)
     names = [f'{row["name"]}, {row["accuracy"]:.0f} %' for row in rows]

@@ -50,7 +50,7 @@ class Failure:
     Attributes:
         exporter: One of PyTorch's exporters.
         free: Axes whose extent was to vary.
-        problem: What went wrong.
+        problem: The error of the attempt.
     """
 
     exporter: str
