@@ -163,8 +163,13 @@ def measurements(tables: Sequence[Table]) -> str:
 
 
 def run_measurements(run: TestedRun) -> dict:
-    """Return seed, date and metrics of a run."""
-    return {'seed': run.record.seed, 'date': run.record.date, 'metrics': run.metrics}
+    """Return the seed of a run, when and by which version of mmcalib it was tested, and metrics."""
+    return {
+        'seed': run.record.seed,
+        'date': run.record.date,
+        'version': run.record.version,
+        'metrics': run.metrics,
+    }
 
 
 def robustness_table(runs: Sequence[TestedRun]) -> str:
