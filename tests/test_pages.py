@@ -12,6 +12,7 @@ import pkgutil
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from argparse import _SubParsersAction
 from functools import partial
@@ -135,6 +136,63 @@ def test_quote_results_wrong_number_is_refused_and_mended(tmp_path):
     run_in_process('maintenance/quote_results.py', page, '--check', code=1)
     run_in_process('maintenance/quote_results.py', page)
     assert page.read_text() == TEXTS['README.md']
+
+
+def test_quote_results_names_the_version_of_each_row(tmp_path):
+    page = tmp_path / 'page.md'
+    source = '<!-- file: {} --> 1.00 |'
+    rows = [f'| {source.format(label)}' for label in ('new', 'old', 'older')]
+    page.write_text('\n'.join(['| ECE |', '|---|', *rows, '', '<!-- versions --> ?']))
+    namespace = runpy.run_path(str(ROOT / 'tools/maintenance/quote_results.py'))
+
+    def run(version):
+        return {'version': version, 'metrics': {'calibration/ECE': 2.0}}
+
+    labelled = {'new': '0.10.0', 'old': '0.9.0', 'older': '0.9.0'}
+    rows = [{'label': label, 'runs': [run(version)]} for label, version in labelled.items()]
+    quoted = namespace['quote_page'](page.read_text(), {'file': [{'rows': rows}]})
+    assert quoted.endswith('Measured with 0.10.0 (new) and 0.9.0 (the others).')
+
+
+def test_figure_ages_counts_changes_since_a_figure_was_drawn(tmp_path):
+    def git(*arguments):
+        author = ('-c', 'user.name=a', '-c', 'user.email=a@b.c')
+        subprocess.run(['git', *author, *arguments], cwd=tmp_path, check=True)
+
+    def commit(path, text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        git('add', '.')
+        git('commit', '-q', '-m', 'Change')
+
+    tool = tmp_path / 'tools/maintenance/figure_ages.py'
+
+    def figure_ages(*arguments):
+        return subprocess.check_output([sys.executable, tool, *arguments], text=True)
+
+    git('init', '-q')
+    tool.parent.mkdir(parents=True)
+    tool.write_text((ROOT / 'tools/maintenance/figure_ages.py').read_text())
+    commit('docs/figures/drawn.json', '{}')
+    commit('docs/figures/old.png', 'a picture')
+    commit('docs/figures/new.png', 'a picture')
+    commit('docs/figures/by_hand.jpg', 'a picture')
+    figure_ages('--drawn', 'old.png')
+    commit('mmcalib/losses/my_loss.py', 'a change')
+    commit('README.md', 'no change of the code')
+    figure_ages('--drawn', 'new.png')
+    ages = dict(re.findall(r'^(\S+)\s+(.+)$', figure_ages(), re.MULTILINE))
+    assert ages['old.png'].endswith('1 changes since')
+    assert ages['new.png'].endswith('as it is now')
+    assert 'unknown' in ages['by_hand.jpg']
+
+
+def test_figure_ages_knows_what_drew_each_figure():
+    drawn = json.loads((ROOT / 'docs/figures/drawn.json').read_text())
+    figures = [
+        path.name for suffix in ('png', 'jpg') for path in ROOT.glob(f'docs/figures/*.{suffix}')
+    ]
+    assert sorted(drawn) == sorted(figures)
 
 
 # Readers who follow the steps of CONTRIBUTING.md write this file.

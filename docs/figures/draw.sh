@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # draw.sh [WORK_DIRS]: draw the figures of this folder anew, from the work dirs in WORK_DIRS (default: work_dirs).
 # Losses on the embedded digits and scenes are trained if they are not there, which takes some minutes. The other
-# figures need the trainings of docs/results: those whose runs are missing stay as they are, and are named.
+# figures need the trainings of docs/results: those whose runs are missing stay as they are. At the end a table says
+# which figures are older than the code that they show.
 set -euo pipefail
 
 figures=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +14,11 @@ missing=()
 draw() {
     local figure=$1 tool=$2
     shift 2
-    python "$root/tools/$tool" "$@" --out "$figures/$figure" || missing+=("$figure")
+    if python "$root/tools/$tool" "$@" --out "$figures/$figure"; then
+        python "$root/tools/maintenance/figure_ages.py" --drawn "$figure"
+    else
+        missing+=("$figure")
+    fi
 }
 
 for run in {ce,ls,fl,mbls}/digits {ce,mbls}/digit_scenes; do
@@ -48,3 +53,4 @@ draw shift_photographs.png visualize.py robustness shift/photographs --figure li
 # Pictures of a prediction and of its gallery.html, cut out by hand.
 missing+=(predicted_photograph.jpg gallery_photographs.jpg)
 echo "Not drawn: ${missing[*]}"
+python "$root/tools/maintenance/figure_ages.py"

@@ -23,6 +23,7 @@ It writes published.json, the picture published.png, and the tables of published
 """
 
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -104,7 +105,9 @@ def main():
     tables = make_tables(measured)
     page = args.out / 'published.md'
     if page.exists():
-        page.write_text(replace_tables(page.read_text(encoding='utf-8'), tables), encoding='utf-8')
+        text = replace_tables(page.read_text(encoding='utf-8'), tables)
+        note = f'<!-- version --> Measured with {measured["version"]}.'
+        page.write_text(re.sub('<!-- version -->.*', note, text), encoding='utf-8')
     for name, table in tables.items():
         print(f'{name}\n\n{table.write()}\n')
     print(f'{measured["seconds"]} s; written to {args.out}')

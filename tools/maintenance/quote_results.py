@@ -2,6 +2,7 @@
 
 A comment in a row of a table names the source of its numbers: <!-- digits: CE --> is the row CE of
 digits.json, for the numbers to its right, up to the next comment. The headings name the metrics.
+The line that begins with <!-- versions --> names the versions of mmcalib that measured these rows.
 
 Example: tools/report.py work_dirs/*/digits --out docs/results/digits.json, then this tool
 """
@@ -18,6 +19,7 @@ from mmcalib.reports.metric_columns import HEADLINE
 DOCS = Path(__file__).resolve().parents[2] / 'docs'
 SOURCE = re.compile(r'<!-- ([\w.-]+): (.+?) -->')
 NUMBER = re.compile(r'-?\d+\.\d+( ± \d+\.\d+)?')
+VERSIONS = '<!-- versions -->'
 UNSOURCED = re.compile(r'\|\s*\**\d+\.\d+ ± \d+\.\d+\**\s*(?=\|)')
 
 
@@ -54,9 +56,43 @@ def quote_page(page, measured):
             headings = line.split('|')
         if headings and SOURCE.search(line):
             lines[number] = '|'.join(quote_cells(line, headings, measured))
+        elif line.startswith(VERSIONS):
+            lines[number] = f'{VERSIONS} Measured with {versions(page, measured)}.'
         elif headings and UNSOURCED.search(line):
             raise ValueError(f'say where it was measured: {line}')
     return '\n'.join(lines)
+
+
+def versions(page, measured):
+    """Return the versions that measured the rows of a page: for each file, the newest first."""
+    labels = {}  # file name -> version -> labels of rows
+    for name, label in dict.fromkeys(SOURCE.findall(page)):
+        for run in measured_row(name, label, measured)['runs']:
+            if 'version' in run:
+                labels.setdefault(name, {}).setdefault(run['version'], {})[label] = None
+    files = {}  # text of the versions -> files whose rows they measured
+    for name, by_version in labels.items():
+        newest_first = sorted(by_version, key=numbers, reverse=True)
+        texts = [f'{version} ({", ".join(by_version[version])})' for version in newest_first]
+        texts[-1] = newest_first[-1] if len(texts) == 1 else f'{newest_first[-1]} (the others)'
+        files.setdefault(' and '.join(texts), []).append(f'`{name}`')
+    if len(files) == 1:
+        return next(iter(files))
+    return '; '.join(f'{text}: {", ".join(names)}' for text, names in files.items())
+
+
+def numbers(version):
+    """Return the numbers of a version, which order it among others."""
+    return [int(number) for number in version.split('.')]
+
+
+def measured_row(name, label, measured):
+    """Return a row of a results file."""
+    rows = [row for table in measured.get(name, ()) for row in table['rows']]
+    matching_rows = [row for row in rows if row['label'] == label]
+    if len(matching_rows) != 1:
+        raise ValueError(f'{name}.json has {len(matching_rows)} rows {label!r}')
+    return matching_rows[0]
 
 
 def quote_cells(line, headings, measured):
@@ -65,13 +101,7 @@ def quote_cells(line, headings, measured):
     for cell, heading in zip(line.split('|'), headings, strict=True):
         source = SOURCE.search(cell)
         if source:
-            rows = [row for table in measured.get(source[1], ()) for row in table['rows']]
-            matching_rows = [row for row in rows if row['label'] == source[2]]
-            if len(matching_rows) != 1:
-                raise ValueError(
-                    f'{source[1]}.json has {len(matching_rows)} rows {source[2]!r}: {line}'
-                )
-            (row,) = matching_rows
+            row = measured_row(source[1], source[2], measured)
         start = source.end() if source else 0
         if row and NUMBER.search(cell, start) and 'paper' not in heading:
             cell = cell[:start] + NUMBER.sub(figure(row, heading), cell[start:], count=1)
