@@ -70,6 +70,9 @@ def evaluate(
         ValueError: For batches without labels, labels out of range, or an output that is not one
             tensor of finite logits of the labels' size; and as in :func:`measure`.
     """
+    if isinstance(model_or_probs, type):
+        name = model_or_probs.__name__
+        raise TypeError(f'a model must be a module or a function, got the class {name}: build it')
     if not callable(model_or_probs):
         if logits is not None or device is not None or protocol != 'pooled':
             raise TypeError('logits, device and protocol go with a model, not with probabilities')

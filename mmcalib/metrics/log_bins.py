@@ -13,15 +13,24 @@ from mmcalib.metrics.bins import bin_table
 OCTAVES = 24
 BITS_PER_OCTAVE = 2
 NUM_LOG_BINS = (OCTAVES << BITS_PER_OCTAVE) + 2
-# The parts of a float32.
+# The parts of a float32, and of a float64.
 MANTISSA_BITS = 23
 EXPONENT_OF_ONE = 127
+DOUBLE_MANTISSA_BITS = 52
+DOUBLE_EXPONENT_OF_ONE = 1023
 
 
 def log_bin_index(one_minus_conf: Tensor) -> Tensor:
     """Return the index of the log bin of each 1 - confidence; indices ascend in confidence."""
-    bits = one_minus_conf.float().view(torch.int32) >> (MANTISSA_BITS - BITS_PER_OCTAVE)
-    steps = bits - (((EXPONENT_OF_ONE - OCTAVES) << BITS_PER_OCTAVE) - 1)
+    if (
+        one_minus_conf.dtype == torch.float64
+    ):  # Rounded, some would be on the other side of an edge.
+        bits = one_minus_conf.view(torch.int64) >> (DOUBLE_MANTISSA_BITS - BITS_PER_OCTAVE)
+        exponent_of_one = DOUBLE_EXPONENT_OF_ONE
+    else:
+        bits = one_minus_conf.float().view(torch.int32) >> (MANTISSA_BITS - BITS_PER_OCTAVE)
+        exponent_of_one = EXPONENT_OF_ONE
+    steps = bits - (((exponent_of_one - OCTAVES) << BITS_PER_OCTAVE) - 1)
     return (NUM_LOG_BINS - 1 - steps.clamp(0, NUM_LOG_BINS - 1)).long()
 
 

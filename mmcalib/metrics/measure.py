@@ -49,7 +49,8 @@ def measure(
     {'accuracy': array([100.,  50.]), 'accuracy_macro': 75.0}
 
     A probability of 0 counts in the NLL as the least that its type of float can hold: 87 nats in
-    float32, and 17 in float16, which rounds all below 3e-8 to 0.
+    float32, and 17 in float16, which rounds all below 3e-8 to 0. Of a single probability p, float32
+    knows 1 - p to 17 nats; give both, or logits to :func:`evaluate`, for more.
 
     Args:
         probs: ``(N, K)`` probabilities, or maps ``(N, K, H, W)`` and volumes ``(N, K, D, H, W)``

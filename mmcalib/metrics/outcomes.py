@@ -80,7 +80,9 @@ def compute_outcomes(
     num_scores = scores.shape[1]
     are_logits = predictions.probs is None and num_scores > 1
     if predictions.probs is None and num_scores == 1:
-        scores = scores.sigmoid()
+        # Both are computed, since 1 - p would have lost the digits of a p next to 1.
+        logits = at_least_single(scores)
+        scores = torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
     lowest = lowest_probabilities(scores)
     columns = class_columns(scores)
     predicted = predictions.predicted.flatten()

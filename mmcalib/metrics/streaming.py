@@ -29,6 +29,7 @@ from mmcalib.predictions.image_predictions import (
     predictions_from_logits,
 )
 from mmcalib.predictions.labels import check_class_axis, is_one_hot
+from mmcalib.predictions.loader_checks import OutputCheck
 from mmcalib.predictions.model_logits import check_logits
 from mmcalib.predictions.ranks import (
     dataset_index,
@@ -125,6 +126,9 @@ class StreamingMetrics:
         self._waiting: list[ImagePredictions] = []
         self._num_images = 0
         self._class_axis_is_known = False
+        self._outputs = OutputCheck()
+        # K, and whether the batches so far have several labels; None before the first.
+        self._kind: tuple[int, bool] | None = None
         # Whether all of several labels so far are one-hot; None without any.
         self._is_one_hot: bool | None = None
 
@@ -139,7 +143,7 @@ class StreamingMetrics:
 
         Raises:
             UserError: For NaN, shapes that do not fit, maps (N, L, L) whose class axis no batch
-                before has shown, or labels out of range.
+                before has shown, labels out of range, or other classes than in the batches before.
         """
         _, labels = mark_masked((), labels)
         logits = as_tensor('logits', logits)
@@ -150,7 +154,10 @@ class StreamingMetrics:
             check_class_axis(logits)
             self._class_axis_is_known = True
         logits, labels = check_logits(logits, labels, self.ignore_index)
-        if labels.shape == logits.shape and labels.numel():
+        several_labels = labels.shape == logits.shape
+        self._check_same_kind(logits.shape[1], several_labels)
+        self._outputs.add(logits, labels)
+        if several_labels and labels.numel():
             self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
         _, world_size = rank_and_world_size()
@@ -161,6 +168,19 @@ class StreamingMetrics:
         if self.size is not None:
             batch = batch.select(images < self.size)
         self.add(batch)
+
+    def _check_same_kind(self, num_logits: int, several_labels: bool) -> None:
+        """Raise a UserError for a batch of other classes than those before: a wrong number."""
+        kind = (num_logits, several_labels)
+        if self._kind not in (None, kind):
+            kinds = []
+            for count, has_several_labels in (self._kind, kind):
+                kinds.append(f'{count} {"labels" if has_several_labels else "classes"}')
+            raise UserError(
+                f'the batches before have {kinds[0]}, and this one has {kinds[1]}: take a '
+                'StreamingMetrics for each model'
+            )
+        self._kind = kind
 
     def add(self, predictions: ImagePredictions) -> None:
         """Add predictions of any kind, which have labels."""
@@ -201,11 +221,15 @@ class StreamingMetrics:
             UserError: For a protocol of consecutive images on several ranks, a number of groups
                 that is not that of images, or labels that are all one-hot, so of one class each.
         """
-        ranks = self.gather((bool(self._waiting), self._is_one_hot))
-        is_one_hot = [one_hot for _, one_hot in ranks if one_hot is not None]
+        ranks = self.gather((bool(self._waiting), self._is_one_hot, self._outputs))
+        is_one_hot = [one_hot for _, one_hot, _ in ranks if one_hot is not None]
         if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
-        if any(is_waiting for is_waiting, _ in ranks):
+        all_outputs = OutputCheck()
+        for _, _, outputs in ranks:
+            all_outputs.merge(outputs)
+        all_outputs.finish(refuse=False)
+        if any(is_waiting for is_waiting, _, _ in ranks):
             return self._compute_by_label(groups)
         sums_by_rank = self.gather(self._tally.sums())
         if len(sums_by_rank) > 1 and self.protocol.images_per_unit not in (None, 1):

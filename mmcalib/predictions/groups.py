@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import torch
@@ -28,16 +29,24 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
 
     Raises:
         TypeError: For rows in place of names.
-        ValueError: For another number of groups than of images, or a loader that
-            :func:`check_order` refuses.
+        ValueError: For another number of groups than of images, for NaN in place of a name, or a
+            loader that :func:`check_order` refuses.
     """
     check_order(loader)
     names = groups.tolist() if hasattr(groups, 'tolist') else list(groups)
+    # Two tensors with the same number are not the same name.
+    names = [name.item() if torch.is_tensor(name) and not name.ndim else name for name in names]
     if len(names) != count:
         raise UserError(f'groups must name the group of each of {count} images, got {len(names)}')
     if not all(isinstance(name, Hashable) for name in names):
         raise TypeError(
             'groups must be one name for each image, such as a number or a text, got rows'
+        )
+    num_missing = sum(isinstance(name, float) and math.isnan(name) for name in names)
+    if num_missing:
+        raise UserError(
+            f'{num_missing} of {count} groups are NaN, which says not whether they are one group: '
+            'give these images the names of their groups, such as a number of its own for each'
         )
     index_by_name: dict[Hashable, int] = {}
     group_index = [index_by_name.setdefault(name, len(index_by_name)) for name in names]

@@ -206,7 +206,7 @@ def predictions_from_logits(
     several_labels = labels is not None and logits.ndim == 2 and labels.shape == logits.shape
     if several_labels:
         logits = logits[:, None]
-    scores = logits.sigmoid() if logits.shape[1] == 1 else logits
+    scores = at_least_single(logits).sigmoid() if logits.shape[1] == 1 else logits
     return ImagePredictions(
         predicted=predicted_classes(scores, threshold),
         logits=logits,

@@ -156,6 +156,8 @@ def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
     """
     if labels.ndim and len(labels) != len(scores):
         fits_transposed = labels.shape == scores.shape[1:]
+        if fits_transposed and labels.ndim > 1:
+            return f'a map alone is a batch of one: give {name}[None] and labels[None]'
         if fits_transposed and len(labels) > len(scores):  # There are mostly few classes.
             return f'each row is one prediction: give {name}.T'
         return (
@@ -177,10 +179,13 @@ def misfit_remedy(scores: Tensor, labels: Tensor, name: str) -> str:
             if labels.shape[1] != scores.shape[1]:
                 remedy += f', where {labels.shape[1]} classes are meant, not {scores.shape[1]}'
             return remedy
-        return (
+        remedy = (
             'a prediction has labels of several classes, which a softmax cannot have: give one '
             f'class at a time, as {name}[:, k:k+1] of a sigmoid with labels[:, k]'
         )
+        if scores.ndim > 2 and labels.shape == scores.shape:
+            remedy = f'if they are maps of one class, give {name}[:, None]; else {remedy}'
+        return remedy
     if scores.ndim > 2 and labels.shape == scores.shape[:-1]:
         return 'the classes are the second axis, so move the last one there, as by movedim(-1, 1)'
     return ''

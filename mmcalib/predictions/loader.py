@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmcalib.errors import UserError
 from mmcalib.options import check_ignore_index
 from mmcalib.predictions.arrays import as_tensor, mark_masked
 from mmcalib.predictions.batches import check_is_loader, copy_inputs, run_model, split_batch
@@ -162,12 +163,17 @@ def _read_batch(
 ) -> tuple[Tensor, Tensor]:
     """Return the checked logits and labels of a batch, see :func:`reader`."""
     inputs, labels = split_batch(batch)
+    _, labels = mark_masked((), labels)
+    labels = as_tensor('labels', labels)
+    if not labels.ndim:  # A model would fail for the input of one image, with an error of its own.
+        raise UserError(
+            'a batch has a single label, as the samples of a data set have: give batches, as '
+            'DataLoader(samples, batch_size=64)'
+        )
     inputs = copy_inputs(inputs, device)
     is_on_gpu = device is not None and device.type == 'cuda'
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if is_on_gpu else []):
         torch.manual_seed(0)
         output = run_model(model, inputs)
         batch_logits = find_logits(output, logits).as_subclass(Tensor)
-    _, labels = mark_masked((), labels)
-    labels = as_tensor('labels', labels).to(batch_logits.device)
-    return check_logits(batch_logits, labels, ignore_index)
+    return check_logits(batch_logits, labels.to(batch_logits.device), ignore_index)

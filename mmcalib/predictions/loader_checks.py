@@ -25,8 +25,7 @@ class LoaderChecks:
         self._num_images = 0
         self._num_axes: int | None = None
         self._are_one_hot = True
-        self._are_from_zero_to_one = True
-        self._are_of_sigmoid = False
+        self._outputs = OutputCheck()
 
     def add(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch.
@@ -41,14 +40,9 @@ class LoaderChecks:
             self._num_axes = logits.ndim
         if logits.ndim != self._num_axes:
             raise UserError('some batches are of maps and some of rows: give a loader of each')
-        several_labels = labels.shape == logits.shape
-        self._are_of_sigmoid = several_labels or logits.shape[1] == 1
+        self._outputs.add(logits, labels)
         if self._are_one_hot:
-            self._are_one_hot = several_labels and is_one_hot(labels)
-        if self._are_from_zero_to_one:
-            self._are_from_zero_to_one = bool(
-                logits.numel() and logits.min() >= 0 and logits.max() <= 1
-            )
+            self._are_one_hot = labels.shape == logits.shape and is_one_hot(labels)
 
     def finish(self) -> None:
         """Check all batches together.
@@ -65,11 +59,53 @@ class LoaderChecks:
             raise UserError('the loader has no batches: a generator can be read only once')
         if self._are_one_hot:
             raise UserError(ONE_HOT.format(axis=1))
-        if self._are_from_zero_to_one and self._num_images >= FEW_OUTPUTS:
-            problem = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
-            if self._are_of_sigmoid:
-                raise UserError(f'{problem}: leave the sigmoid out, or give logits=torch.logit')
+        self._outputs.finish()
+
+
+class OutputCheck:
+    """A check that what is given as logits are not the probabilities of sigmoids.
+
+    It prevents a wrong number: a sigmoid of a probability lies between 0.5 and 0.73.
+    """
+
+    def __init__(self) -> None:
+        self._num_images = 0
+        self._num_outputs = 0
+        self._are_from_zero_to_one = True
+        self._are_of_sigmoid = False
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Take in logits ``(N, K, *)``, and labels ``(N, *)`` or those of several labels."""
+        self._num_images += len(logits)
+        self._num_outputs += logits.numel()
+        self._are_of_sigmoid = labels.shape == logits.shape or logits.shape[1] == 1
+        if self._are_from_zero_to_one and logits.numel():
+            self._are_from_zero_to_one = bool(logits.min() >= 0 and logits.max() <= 1)
+
+    def merge(self, other: OutputCheck) -> None:
+        """Take in what another check has taken in, such as that of another process."""
+        self._num_images += other._num_images
+        self._num_outputs += other._num_outputs
+        self._are_from_zero_to_one &= other._are_from_zero_to_one
+        self._are_of_sigmoid |= other._are_of_sigmoid
+
+    def finish(self, *, refuse: bool = True) -> None:
+        """Raise a UserError for outputs of a sigmoid, and warn of those that may be of several.
+
+        Args:
+            refuse: Whether to raise. False warns, for a training whose first outputs may be small.
+        """
+        # The pixels of an image are alike, so a few images of several classes tell nothing.
+        count = self._num_outputs if self._are_of_sigmoid else self._num_images
+        if not self._are_from_zero_to_one or count < FEW_OUTPUTS:
+            return
+        problem = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
+        if not self._are_of_sigmoid:
             warn(f'{problem}: a softmax over them is wrong if they are')
+        elif refuse:
+            raise UserError(f'{problem}: leave the sigmoid out, or give logits=torch.logit')
+        else:
+            warn(f'{problem}: if they are, leave the sigmoid out, or give torch.logit of them')
 
 
 class _TokenCheck:

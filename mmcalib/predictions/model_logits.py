@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +50,8 @@ def find_logits(output: Any, logits: Logits | None) -> Tensor:
     else:
         key = logits_key(output)
         values = getattr(output, 'logits', output) if key is None else output[key]
+    if isinstance(values, np.ndarray):  # as of an ONNX session
+        values = torch.from_numpy(values)
     if not torch.is_tensor(values) or not values.is_floating_point() or not values.ndim:
         _raise_no_logits(values)
     values = at_least_single(values)

@@ -9,7 +9,7 @@ import torch
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib import threshold
-from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_thresholds
+from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index, log_bin_thresholds
 from mmcalib.metrics.risk_threshold import (
     STARTS,
     KeptShares,
@@ -141,3 +141,13 @@ def test_threshold_result_is_json_and_a_sentence():
     assert json.loads(json.dumps(bound.to_dict())) == bound.to_dict()
     assert bound.to_dict()['threshold'] == bound.threshold
     assert f'Above a confidence of {bound.threshold:.6g}, at most 5 %' in str(bound)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_log_bins_hold_what_lies_above_their_edges(dtype):
+    edges = log_bin_thresholds()
+    near = torch.cat([edges - 1e-12, edges, edges + 1e-12, torch.linspace(0, 1, 1001)])
+    conf = near[(near >= 0.5) & (near <= 1 - 1e-6)].to(dtype)
+    index = log_bin_index(1 - conf)
+    for number, edge in enumerate(edges):
+        assert torch.equal(index >= number, conf.double() > edge)

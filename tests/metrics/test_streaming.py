@@ -215,3 +215,50 @@ def test_kept_results_are_pickled_without_their_block():
         assert torch.equal(getattr(kept, name), getattr(expected, name))
         assert torch.equal(getattr(restored, name), getattr(expected, name))
     assert kept.bins.data_ptr() != expected.bins.data_ptr()
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize('shape', [(50, 1), (4, 1, 6, 7), (30, 3)])
+def test_stream_sigmoid_of_large_and_half_logits_equals_two_logits(shape, dtype):
+    generator = torch.Generator().manual_seed(0)
+    logits = (20 * torch.randn(shape, generator=generator)).to(dtype)
+    labels = (torch.rand(shape, generator=generator) < 0.5).long()
+    names = ['NLL', 'ECE', 'Brier', 'AUROC', 'temperature', 'refinement_NLL']
+    one_logit = StreamingMetrics(names)
+    one_logit.update(logits, labels if shape[1] == 3 else labels[:, 0])
+    two_logits = StreamingMetrics(names)
+    if shape[1] == 3:
+        expected = []
+        for label in range(3):
+            two_logits.reset()
+            column = logits[:, label]
+            two_logits.update(torch.stack([0 * column, column], 1), labels[:, label])
+            expected.append(two_logits.compute())
+        expected = {name: np.array([values[name] for values in expected]) for name in names}
+    else:
+        two_logits.update(torch.cat([0 * logits, logits], 1), labels[:, 0])
+        expected = two_logits.compute()
+    actual = one_logit.compute()
+    for name in names:
+        assert actual[name] == pytest.approx(expected[name], rel=1e-5), name
+
+
+def test_stream_batches_of_other_classes_raise():
+    stream = StreamingMetrics('ECE')
+    stream.update(torch.randn(4, 5), torch.zeros(4))
+    with pytest.raises(ValueError, match='have 5 classes, and this one has 3 classes'):
+        stream.update(torch.randn(4, 3), torch.zeros(4))
+    with pytest.raises(ValueError, match='this one has 5 labels'):
+        stream.update(torch.randn(4, 5), torch.ones(4, 5))
+    stream.reset()
+    stream.update(torch.randn(4, 3), torch.zeros(4))
+
+
+@pytest.mark.parametrize('shape', [(40, 1), (2, 1, 5, 5), (20, 3)])
+def test_stream_outputs_of_sigmoid_warn(shape):
+    probs = torch.rand(shape)
+    labels = (torch.rand(shape) < probs).long()
+    stream = StreamingMetrics('ECE')
+    stream.update(probs, labels if shape[1] == 3 else labels[:, 0])
+    with pytest.warns(UserWarning, match='leave the sigmoid out'):
+        stream.compute()

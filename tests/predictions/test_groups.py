@@ -1,5 +1,6 @@
 """Groups of images, and the loaders whose order of images is known."""
 
+import numpy as np
 import pytest
 import torch
 from mmengine.dataset import DefaultSampler
@@ -127,3 +128,15 @@ def test_group_numbers_shuffled_loader_raises():
     loader = DataLoader(NotingDataset(4), shuffle=True)
     with pytest.raises(ValueError, match='shuffle=False'):
         group_numbers([0, 1, 0, 1], 4, loader)
+
+
+@pytest.mark.parametrize('as_names', [list, np.array, [str(index // 3) for index in range(9)]])
+def test_group_numbers_tensors_of_one_number_are_that_number(as_names):
+    groups = torch.arange(9) // 3
+    names = as_names if isinstance(as_names, list) else as_names(groups)
+    assert group_numbers(names, 9).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_group_numbers_nan_raises():
+    with pytest.raises(ValueError, match='2 of 3 groups are NaN'):
+        group_numbers([1.0, float('nan'), np.nan], 3)

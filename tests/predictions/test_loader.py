@@ -109,7 +109,6 @@ LOGITS_WITHOUT_HIGHEST = LOGITS.where(LOGITS.max() > LOGITS, -torch.inf)
         ((LOGITS, LABELS[0]), {}, 'DataLoader'),
         (([LOGITS, LOGITS], LABELS), dict(logits=lambda x: x), r'tuple: .* output\[0\]'),
         ((LOGITS, LABELS), dict(logits=lambda x: {'cls': x}), r'dict of cls: .* output\[KEY\]'),
-        ((LOGITS, LABELS), dict(logits=torch.Tensor.numpy), 'returns ndarray'),
         ((LOGITS, LABELS + 2), {}, 'ignore_index'),
         ((LOGITS, LABELS / 3), {}, 'whole numbers'),
         ((LOGITS.softmax(1), LABELS), {}, r'log\(\)'),
@@ -343,3 +342,26 @@ def test_evaluate_label_that_is_nan_raises():
     labels = torch.tensor([1.0, 2.0, 0.0, 1.0, 2.0, float('nan')])
     with pytest.raises(ValueError, match=r'whole numbers, got \[nan\]'):
         mmcalib.evaluate(nn.Identity(), [(torch.randn(6, 3), labels)])
+
+
+def test_read_loader_few_maps_of_sigmoid_raises():
+    outputs = torch.rand(2, 1, 8, 8)
+    with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
+        read_identity([(outputs, (outputs > 0.5).long())])
+
+
+def test_read_loader_single_samples_raise():
+    samples = [(torch.randn(3), 1), (torch.randn(3), 0)]
+    with pytest.raises(ValueError, match='give batches, as DataLoader'):
+        list(read_loader(nn.BatchNorm1d(3), samples, 'Reading'))
+
+
+def test_read_loader_numpy_outputs_are_read():
+    outputs = list(read_loader(lambda inputs: inputs.numpy(), [(LOGITS, LABELS)], 'Reading'))
+    assert torch.equal(outputs[0][0], LOGITS)
+
+
+def test_read_loader_maps_without_class_axis_name_it():
+    maps = torch.randn(3, 4, 5)
+    with pytest.raises(ValueError, match=r'maps of one class, give logits\[:, None\]'):
+        read_identity([(maps, (maps > 0).long())])
