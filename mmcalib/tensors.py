@@ -20,6 +20,9 @@ SUM_TOLERANCE = 1e-2
 # An error lists so many wrong labels.
 MOST_EXAMPLES = 5
 
+# torch.autograd.Function asks it before each call.
+_is_transform_active = getattr(torch._C, '_are_functorch_transforms_active', lambda: False)
+
 
 def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint: str = '') -> None:
     """Raise a ValueError that counts and names the labels outside [0, K), if there are any.
@@ -33,11 +36,11 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
     if not labels.numel():
         return
     # Stacked, both values come from a GPU in one transfer.
-    lowest, highest = torch.stack(labels.aminmax()).tolist()
+    lowest, highest = as_list(torch.stack(labels.aminmax()))
     if lowest >= 0 and highest < num_classes:
         return
     wrong = labels[(labels < 0) | (labels >= num_classes)]
-    distinct = wrong.unique().tolist()
+    distinct = as_list(wrong.unique())
     examples = [str(label) for label in distinct[:MOST_EXAMPLES]]
     if len(distinct) > MOST_EXAMPLES:
         examples.append('…')
@@ -99,6 +102,43 @@ def check_probabilities(probs: Tensor, name: str) -> None:
 def at_least_single(values: Tensor) -> Tensor:
     """Return half-precision values in float32, others as they are."""
     return values.float() if values.is_floating_point() and values.element_size() < 4 else values
+
+
+def is_transformed() -> bool:
+    """Return whether this runs inside a transform of ``torch.func``, such as ``grad`` or ``vmap``.
+
+    An ``autograd.Function`` whose forward pass makes the context does not work there.
+    """
+    return _is_transform_active()
+
+
+def is_batched(values: Tensor) -> bool:
+    """Return whether a tensor stands for those of many calls, as inside ``torch.vmap``.
+
+    Python can look at no value of it, not even for an ``if``.
+    """
+    if not is_transformed():
+        return False
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(values):
+        if functorch.is_batchedtensor(values):
+            return True
+        values = functorch.get_unwrapped(values)
+    return False
+
+
+def as_list(values: Tensor) -> list:
+    """Return the numbers of ``(N,)`` values."""
+    if is_transformed():  # PyTorch 2.6 has no tolist there.
+        return [value.item() for value in values]
+    return values.tolist()
+
+
+def can_read(values: Tensor) -> bool:
+    """Return whether Python can look at values at once: on a CPU, neither compiled nor batched."""
+    if values.device.type != 'cpu' or torch.compiler.is_compiling():
+        return False
+    return not is_batched(values)
 
 
 def smallest_probability(dtype: torch.dtype) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mmcalib.errors import UserError
 from mmcalib.losses.value_and_gradient import weighted_sum, zero_unweighted
 from mmcalib.options import check_choice, check_integer, check_number
-from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, check_labels
+from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, can_read, check_labels, is_batched
 
 # A call gives these to the formula; its other keyword-only arguments are attributes of the loss.
 CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')
@@ -196,7 +196,8 @@ class CalibrationLoss(nn.Module):
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one,
                 probabilities are negative or do not sum to 1, or ``avg_factor`` comes with
                 ``'sum'``.
-            RuntimeError: Instead, for a target on a GPU or inside a compiled model.
+            RuntimeError: Instead, for a target on a GPU or inside a compiled model. Inside
+                ``torch.vmap``, nothing checks a target's values.
         """
         reduction = check_choice('reduction', reduction_override or self.reduction, self.reductions)
         if avg_factor is not None and reduction == 'sum':
@@ -220,6 +221,8 @@ class CalibrationLoss(nn.Module):
         if reduction == 'mean':
             if avg_factor is None:
                 avg_factor = row_weight.sum().clamp(min=1)
+            elif isinstance(avg_factor, Tensor):
+                avg_factor = scalar_tensor('avg_factor', avg_factor).to(row_weight.dtype)
             # Without a valid row avg_factor may be 0, and 0 / 0 is NaN.
             row_weight = torch.where(valid, row_weight / avg_factor, 0)
         return self.loss_weight * row_weight
@@ -253,10 +256,10 @@ class CalibrationLoss(nn.Module):
         labels = target.long()  # A narrow type would compare the ignored label modulo 256.
         valid = labels != ignore_index
         labels = torch.where(valid, labels, 0)
-        if labels.device.type == 'cpu' and not torch.compiler.is_compiling():
+        if can_read(labels):
             hint = f'They are not ignore_index={ignore_index}: {LABEL_REMEDY}'
             check_labels(labels, num_classes, hint=hint)
-        else:
+        elif torch.compiler.is_compiling() or not is_batched(labels):
             # This check does not wait for a GPU, and a compiled formula does not check labels.
             torch._assert_async(
                 ((labels >= 0) & (labels < num_classes)).all(),
@@ -320,6 +323,16 @@ def target_remedy(pred: Tensor, target: Tensor) -> str:
     return ''
 
 
+def scalar_tensor(name: str, values: Tensor) -> Tensor:
+    """Return a tensor of one element in the shape of a number, or raise an error for another."""
+    if values.numel() != 1:
+        raise ValueError(
+            f'{name} must be one number, got a tensor of shape {tuple(values.shape)}: give its '
+            'sum, or the weight of each row as weight'
+        )
+    return values.reshape(())
+
+
 def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
     """Raise a ValueError for probabilities ``(N, K, *)`` that are negative or do not sum to 1.
 
@@ -331,7 +344,9 @@ def check_soft_target(target: Tensor, weight: Tensor | None) -> None:
         probs = torch.where((weight != 0).unsqueeze(1), probs, 1 / probs.shape[1])
     total = probs.sum(dim=1)
     remedy = 'give probabilities of one class, or train several labels with a sigmoid loss'
-    if probs.device.type != 'cpu' or torch.compiler.is_compiling():
+    if not can_read(probs):
+        if not torch.compiler.is_compiling() and is_batched(probs):
+            return
         # This check does not wait for a GPU.
         is_valid = (probs >= -TOLERANCE).all() & ((total - 1).abs() <= SUM_TOLERANCE).all()
         torch._assert_async(is_valid, f'a soft target is negative or does not sum to 1: {remedy}')

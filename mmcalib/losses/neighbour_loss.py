@@ -24,8 +24,8 @@ def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tenso
     padding = [len(kernel) // 2] * 4
     valid_weight = F.pad(valid.to(kernel.dtype), padding).unsqueeze(1)
     labels = F.pad(labels, padding).unsqueeze(1)
-    shares = kernel.new_zeros(len(labels), num_classes, height, width)
-    total = kernel.new_zeros(len(labels), 1, height, width)
+    shares = valid_weight.new_zeros(len(labels), num_classes, height, width)
+    total = valid_weight.new_zeros(len(labels), 1, height, width)
     # Each neighbour adds to one class of a pixel, where a convolution would go through all of them.
     for index in range(kernel.numel()):  # PyTorch 2.6 compiles no itertools.product.
         down, right = divmod(index, len(kernel))

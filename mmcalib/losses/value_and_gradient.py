@@ -11,7 +11,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from mmcalib.tensors import at_least_single
+from mmcalib.tensors import at_least_single, can_read, is_transformed
 
 # Logits per piece: few enough for the temporaries of a formula to stay in a CPU's cache, and enough
 # for a GPU to be busy with one piece.
@@ -47,8 +47,8 @@ def weighted_sum(formula, logits, target, weight, options, compile=False) -> Ten
 
     The gradient is computed in the forward pass, and only it is kept for the backward pass. Eager,
     this goes piece by piece, by a registered function or else by autograd; compiled, one kernel
-    gives value and gradient. Where the target or the weights require a gradient, and inside a
-    compiled model, it is plain autograd's.
+    gives value and gradient. Where the target or the weights require a gradient, inside a compiled
+    model, and inside ``torch.func.grad`` or ``torch.vmap``, it is plain autograd's.
 
     Args:
         formula: ``formula(logits, target, **options)`` returns the loss of every row.
@@ -64,7 +64,8 @@ def weighted_sum(formula, logits, target, weight, options, compile=False) -> Ten
     """
     inputs = [x for x in (target, weight, *options.values()) if torch.is_tensor(x)]
     is_training = torch.is_grad_enabled() and logits.requires_grad
-    if not is_training or torch.compiler.is_compiling() or any(x.requires_grad for x in inputs):
+    is_plain = not is_training or torch.compiler.is_compiling() or is_transformed()
+    if is_plain or any(x.requires_grad for x in inputs):
         return plain_weighted_sum(formula, logits, target, weight, options)
     differentiate = differentiate_compiled if compile else differentiate_in_pieces
     function = functools.partial(differentiate, formula, target, weight, options)
@@ -90,10 +91,19 @@ class WithGradient(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("for create_graph, take the mean of what reduction='none' gives")
         (grad,) = ctx.saved_tensors
-        # Looking at the factor would make a GPU wait.
-        if grad_output.device.type != 'cpu' or grad_output != 1:
+        if not is_one(grad_output):
             grad = grad * grad_output
         return grad.to(ctx.dtype), None
+
+
+def is_one(factor: Tensor) -> bool:
+    """Return whether a number is known to be 1."""
+    if factor.device.type != 'cpu':
+        return False  # Looking at the number would make a GPU wait.
+    try:
+        return bool(factor == 1)
+    except RuntimeError:  # With is_grads_batched it stands for many numbers.
+        return False
 
 
 def plain_weighted_sum(formula, logits, target, weight, options) -> Tensor:
@@ -104,7 +114,7 @@ def plain_weighted_sum(formula, logits, target, weight, options) -> Tensor:
 def zero_unweighted(logits: Tensor, weight: Tensor) -> Tensor:
     """Return logits that are 0 in rows without weight, so that not even a NaN there counts."""
     logits = at_least_single(logits)
-    if logits.device.type == 'cpu' and not torch.compiler.is_compiling() and weight.all():
+    if can_read(weight) and weight.all():
         return logits
     return torch.where((weight != 0).unsqueeze(1), logits, 0)
 

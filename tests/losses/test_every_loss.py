@@ -56,6 +56,13 @@ def test_loss_rows_and_weights_equals_loop(case):
             mean = loss(logits, target, weight=weight, ignore_index=IGNORED)
             actual = loss(logits, target, weight=weight, ignore_index=IGNORED, avg_factor=7)
             close(actual * 7, mean * num_valid)
+            for dtype_of_factor in (torch.float64, torch.float16, torch.int64):
+                factor = torch.tensor([7], dtype=dtype_of_factor)
+                divided = loss(
+                    logits, target, weight=weight, ignore_index=IGNORED, avg_factor=factor
+                )
+                close(divided, actual)
+                assert gradient(divided, logits).isfinite().all()
 
 
 @pytest.mark.parametrize('case', BATCHES.values(), ids=BATCHES)
@@ -101,6 +108,49 @@ def test_gradient_whole_or_in_pieces_equals_finite_differences_and_autograd(case
         assert gradient(slope.square(), logits).abs().sum() > 0
         with pytest.raises(RuntimeError, match='create_graph'):
             torch.autograd.grad(loss(logits, target), logits, create_graph=True)
+
+
+def small_draws(case):
+    """Yield logits without a gradient, a target and a loss, for each kind of target."""
+    for soft in soft_or_not(case):
+        logits, target = draw(case.shapes[0], ignore=True, soft=soft)
+        options = dict(ignore_index=IGNORED)
+        if not case.batch:
+            options['class_weight'] = list(range(1, logits.shape[1] + 1))
+        yield logits.detach(), target, case.build(**options)
+
+
+@every_loss
+def test_gradient_by_function_transforms_equals_autograd(case):
+    for logits, target, loss in small_draws(case):
+        differentiable = logits.clone().requires_grad_()
+        value = loss(differentiable, target)
+        expected = gradient(value, differentiable)
+        loss_of_logits = partial(loss, target=target)
+        close(torch.func.grad(loss)(logits, target), expected)
+        actual_value, vector_product = torch.func.vjp(loss_of_logits, logits)
+        close(actual_value, value.detach())
+        close(vector_product(torch.ones_like(value))[0], expected)
+        close(torch.func.jacfwd(loss_of_logits)(logits), expected)
+        jacobian = torch.autograd.functional.jacobian
+        close(jacobian(loss_of_logits, logits, vectorize=True), expected)
+        factors = torch.tensor([1.0, -2.0, 0.0], dtype=value.dtype)
+        value = loss(differentiable, target)
+        (actual,) = torch.autograd.grad(value, differentiable, factors, is_grads_batched=True)
+        close(actual, factors.view(-1, *[1] * logits.ndim) * expected)
+
+
+@every_loss
+def test_gradient_of_each_sample_by_vmap_equals_loop(case):
+    for logits, target, loss in small_draws(case):
+
+        def loss_of_sample(logits, target, loss=loss):
+            return loss(logits[None], target[None])
+
+        actual = torch.func.vmap(torch.func.grad(loss_of_sample))(logits, target)
+        for sample, sample_target, sample_actual in zip(logits, target, actual, strict=True):
+            sample = sample.clone().requires_grad_()
+            close(sample_actual, gradient(loss_of_sample(sample, sample_target), sample))
 
 
 REGISTERED = [

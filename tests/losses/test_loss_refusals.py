@@ -66,6 +66,7 @@ CALLS = [
     (MBLS(), (4,), ZEROS, {}, r'got \(4,\)'),
     (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),
     (MBLS(), (4, 3), ZEROS, dict(avg_factor=4, reduction_override='sum'), 'avg_factor'),
+    (MBLS(), (4, 3), ZEROS, dict(avg_factor=torch.ones(4)), r'avg_factor .* shape \(4,\)'),
     (MBLS(), (4, 3), ZEROS, dict(reduction_override='max'), "got 'max'"),
     (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, {}, 'class_weight has 2 weights for 3'),
     (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
@@ -108,6 +109,15 @@ def test_target_that_does_not_fit_is_told_a_remedy(pred, target, remedy):
 def test_loss_invalid_call_raises(loss, shape, target, call, message):
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(shape), target, **call)
+
+
+@pytest.mark.parametrize(
+    ('target', 'message'),
+    [(torch.tensor([0, 3]), '1 labels outside'), (torch.ones(2, 3), 'do not sum to 1')],
+)
+def test_loss_invalid_target_inside_func_grad_raises(target, message):
+    with pytest.raises(ValueError, match=message):
+        torch.func.grad(MBLS())(torch.zeros(2, 3), target)
 
 
 def test_loss_invalid_soft_target_of_row_without_weight_changes_nothing():
