@@ -18,9 +18,13 @@ def printable(text: str) -> str:
 
 def unlabelled_sentence(classes: Sequence[object]) -> str:
     """Return ``No label is of classes cat, dog: …``, with five names at most."""
+    pronoun = 'it' if len(classes) == 1 else 'them'
+    return f'No label is of {named_classes(classes)}: the data say nothing about {pronoun}.'
+
+
+def named_classes(classes: Sequence[object]) -> str:
+    """Return ``class cat`` or ``classes cat, dog``, with five names at most."""
     shown = ', '.join(map(str, classes[:MOST_NAMES]))
     if len(classes) > MOST_NAMES:
         shown += f' and {len(classes) - MOST_NAMES} more'
-    if len(classes) == 1:
-        return f'No label is of class {shown}: the data say nothing about it.'
-    return f'No label is of classes {shown}: the data say nothing about them.'
+    return f'class {shown}' if len(classes) == 1 else f'classes {shown}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from inspect import Parameter
 from types import FunctionType, MethodType
@@ -59,10 +59,10 @@ def scaling_module(
 class AttachedScaling(nn.Module):
     """Maps logits ``(N, K, *)`` to calibrated ones, with the learned parameters as buffers.
 
-    It computes in double precision, so that steps of a curve are where the fit has put them. The
-    buffers are empty until a checkpoint or :meth:`take` fills them; their shapes depend on the fit.
-    One of them, ``about``, holds the method and K as text, and a checkpoint of another method is
-    refused.
+    It computes in double precision, whatever the model is cast to, so that steps of a curve are
+    where the fit has put them. The buffers are empty until a checkpoint or :meth:`take` fills them;
+    their shapes depend on the fit. One of them, ``about``, holds the method and K as text, and a
+    checkpoint of another method is refused.
 
     Args:
         method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
@@ -91,6 +91,16 @@ class AttachedScaling(nn.Module):
         description = json.dumps({'method': scaler.method, 'num_logits': num_logits})
         description_bytes = torch.tensor(list(description.encode()), device='cpu')
         self._fill({**scaler.tensors, 'about': description_bytes})
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AttachedScaling:
+        """Move the buffers, as a model does; casts such as ``half()`` leave their precision."""
+        buffers_before = dict(self.named_buffers())
+        super()._apply(fn, recurse)
+        for name, value in buffers_before.items():
+            moved = getattr(self, name)
+            if moved.dtype != value.dtype:
+                setattr(self, name, value.to(moved.device))
         return self
 
     def forward(self, logits: Tensor) -> Tensor:

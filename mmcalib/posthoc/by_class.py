@@ -16,6 +16,7 @@ from torch import Tensor
 from mmcalib.options import check_number
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, nll_derivatives
 from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
+from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -172,6 +173,7 @@ class ClassConditionalScaler(LogitScaler):
     checks = dict.fromkeys(('diagonal', 'off_diagonal', 'intercept'), check_number)
     learned = {'matrix': 3, 'shift': 2}
     keeps_argmax = True
+    takes_masked_classes = False
     by_class = True
 
     def __init__(
@@ -209,6 +211,7 @@ class ClassConditionalScaler(LogitScaler):
     def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Tensor]:
         class_scaler = PredictedClassTemperatureScaler()
         temperatures = class_scaler._fit(rows, FitStart(start.temperature))['temperature']
+        check_no_masked_class(rows.logits, class_scaler.optimum.temperature)
         num_classes = len(temperatures)
         matrix_shape = (num_classes, num_classes, num_classes)
         matrix = torch.zeros(matrix_shape, dtype=torch.float64, device='cpu')

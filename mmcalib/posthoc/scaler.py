@@ -24,6 +24,7 @@ from mmcalib.posthoc.logits import (
     warn_if_probabilities,
     with_other_class,
 )
+from mmcalib.posthoc.masked_classes import check_not_infinite
 from mmcalib.posthoc.minimize import minimize_sum
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.arrays import as_tensor, mark_masked
@@ -86,6 +87,8 @@ class LogitScaler(BaseEstimator):
     keeps_argmax = False
     # Whether a linear layer can absorb the scaling.
     affine = False
+    # Whether a masked class, of a logit of -inf or -1e9, leaves the other classes as they are.
+    takes_masked_classes = True
     # Whether each class has a scale and a shift of its own, so that the layer that absorbs them
     # needs a bias, and classes that all see the same features.
     per_class = False
@@ -149,7 +152,7 @@ class LogitScaler(BaseEstimator):
 
         Args:
             logits: ``(N, K)`` array, tensor or list of raw logits, not of probabilities, or maps
-                ``(N, K, *)``; K = 1 for a binary classifier that ends in a sigmoid.
+                ``(N, K, *)``; K = 1, or ``(N,)``, for a binary classifier that ends in a sigmoid.
             labels: ``(N,)`` or ``(N, *)`` true classes, integers or booleans.
             groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an
                 image, are not independent. None if every row is a group of its own; the pixels of
@@ -163,16 +166,17 @@ class LogitScaler(BaseEstimator):
         Raises:
             TypeError: If labels are no integers.
             ValueError: If logits are NaN or infinite, labels are out of range, the shapes do not
-                fit, the method does not take such a head, or the data leave the scaling
-                undetermined.
+                fit, the method does not take such a head or masked classes, or the data leave the
+                scaling undetermined.
         """
         logits, labels = mark_masked(logits, labels)
         # The likelihood needs gradients, also where a caller has turned them off.
         with torch.inference_mode(False), torch.enable_grad():
             values = as_tensor('logits', logits)
-            self.check_head(values)
-            self.fit_rows(read_rows(values, labels, groups, ignore_index))
-        return self
+            self.check_head(values[:, None] if values.ndim == 1 else values)
+            rows = read_rows(values, labels, groups, ignore_index)
+            warn_if_probabilities(rows.logits)
+            return self.fit_rows(rows)
 
     def fit_rows(self, rows: ImagePredictions, start: FitStart | None = None) -> LogitScaler:
         """Learn the scaling from rows that :func:`read_rows` returns, and return self.
@@ -191,7 +195,6 @@ class LogitScaler(BaseEstimator):
                 f'all labels have class {first_label}: a shift would learn to predict nothing '
                 'else. Use a temperature, or data with more classes'
             )
-        warn_if_probabilities(rows.logits)
         self._set_parameters(self._fit(rows, start or FitStart()))
         self.num_predictions_ = len(rows)
         self.num_logits_ = rows.logits.shape[1]
@@ -284,16 +287,24 @@ class LogitScaler(BaseEstimator):
 
         Their softmax (for K = 1, their sigmoid) is calibrated. Lists become arrays.
 
+        Args:
+            logits: As for :meth:`fit`.
+
         Warns:
             UserWarning: If the logits look like probabilities.
 
         Raises:
             NotFittedError: Before :meth:`fit`.
+            ValueError: If the logits are of another shape than the fitted ones, or of -inf where
+                the method takes no masked classes.
         """
         return self._scale(logits, lambda scaled: scaled)
 
     def predict_proba(self, logits: Any) -> Any:
-        """Return calibrated probabilities, shaped as the logits; two classes where K = 1."""
+        """Return calibrated probabilities, shaped as the logits; two classes where K = 1.
+
+        See :meth:`transform`.
+        """
         return self._scale(logits, self.probabilities)
 
     @staticmethod
@@ -301,10 +312,16 @@ class LogitScaler(BaseEstimator):
         """Return the probabilities of logits as they are."""
         return with_other_class(logits).softmax(dim=1)
 
-    def _scale(self, logits: Any, convert: Callable[[Tensor], Tensor]) -> Any:
+    def _scale(
+        self, logits: Any, convert: Callable[[Tensor], Tensor], *, may_be_probabilities: bool = True
+    ) -> Any:
         """Return converted scaled logits, of the kind and the precision of the given logits."""
         learned = self.tensors
         values = logits if torch.is_tensor(logits) else as_tensor('logits', logits)
+        # A row of K logits has one axis too, so only a scaling of one logit takes that.
+        has_no_class_axis = values.ndim == 1 and vars(self).get('num_logits_') == 1
+        if has_no_class_axis:
+            values = values[:, None]
         self.check_head(values)
         num_logits = vars(self).get('num_logits_', values.shape[1])
         if values.shape[1] != num_logits:
@@ -312,7 +329,8 @@ class LogitScaler(BaseEstimator):
                 f'{type(self).__name__} was fitted to {num_logits} logits of a prediction, got '
                 f'{tuple(values.shape)}'
             )
-        warn_if_probabilities(values)
+        if may_be_probabilities:
+            warn_if_probabilities(values)
         dtype = at_least_single(values).dtype if values.is_floating_point() else torch.float64
         learned = {name: value.to(values.device) for name, value in learned.items()}
         # Rows are scaled in parts that fit a cache; maps are single images or small batches.
@@ -322,9 +340,13 @@ class LogitScaler(BaseEstimator):
             scaled = part.double()
             if scaled.numel():
                 scaled = self.apply(scaled, **learned)
+            if not self.takes_masked_classes:
+                check_not_infinite(part, scaled, self.method)
             # Rounded at the end: of large logits, single precision would lose the differences.
             converted_parts.append(convert(scaled).to(dtype))
         converted = torch.cat(converted_parts)
+        if has_no_class_axis and converted.shape[1] == 1:  # Probabilities are of two classes.
+            converted = converted[:, 0]
         return converted if torch.is_tensor(logits) else converted.numpy()
 
     def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
@@ -341,7 +363,9 @@ class LogitScaler(BaseEstimator):
             ValueError: For confidences outside [0, 1], and as :meth:`fit` does.
         """
         conf, correct = mark_masked(conf, correct)
-        return self.fit(confidence_log_odds(conf), correct, groups)
+        # The log-odds are computed here, so unlike in fit() they cannot be probabilities.
+        with torch.inference_mode(False), torch.enable_grad():
+            return self.fit_rows(read_rows(confidence_log_odds(conf), correct, groups))
 
     def confidence(self, conf: Any) -> Any:
         """Return calibrated confidences, of the same kind, after :meth:`fit_confidence`."""
@@ -350,7 +374,7 @@ class LogitScaler(BaseEstimator):
         return calibrated if torch.is_tensor(conf) else calibrated.numpy()
 
     def _confidence_from_odds(self, odds: Tensor) -> Tensor:
-        return self.predict_proba(odds)[:, 1]
+        return self._scale(odds, self.probabilities, may_be_probabilities=False)[:, 1]
 
     def check_head(self, logits: Tensor) -> None:
         """Raise a ValueError for logits of a shape or head that the method does not take."""

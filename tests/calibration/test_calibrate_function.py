@@ -10,6 +10,7 @@ from overconfident_networks import SHAPES, make_data, make_loader
 from torch import nn
 
 import mmcalib
+from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 
 
@@ -227,6 +228,23 @@ def test_calibrate_auto_overconfident_chooses_temperature():
     assert methods[:2] == ['none', 'temperature']
     assert calibrated.method == 'temperature'
     assert calibrated.folded_into == ['fc']
+
+
+@pytest.mark.parametrize('mask', [-1e4, torch.finfo(torch.float32).min])
+def test_calibrate_auto_masked_class_chooses_among_methods_that_take_it(mask):
+    network, inputs, labels = make_data(num_images=240)
+    masked = nn.Sequential(network, nn.ConstantPad1d((0, 1), mask))
+    loader = make_loader(inputs, labels)
+    calibrated = mmcalib.calibrate(masked, loader, method='auto')
+    expected = mmcalib.calibrate(network, loader, method='temperature')
+    assert calibrated.method == 'temperature'
+    assert calibrated.scaler.temperature_ == pytest.approx(expected.scaler.temperature_)
+    problems = {row['method']: row['problem'] for row in calibrated.candidates}
+    for method in ('vector', 'matrix'):
+        assert 'is masked' in problems[method]
+        with pytest.raises(UserError, match=r'is masked.*take a temperature'):
+            mmcalib.calibrate(masked, loader, method=method)
+    assert problems['temperature'] is None
 
 
 def test_calibrate_auto_calibrated_logits_chooses_none():

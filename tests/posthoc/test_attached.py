@@ -1,15 +1,16 @@
 """A fitted scaling as a module: its values, its export, and checkpoints of another one."""
 
+import copy
 import inspect
 import warnings
 
 import pytest
 import torch
-from fitted_scalers import CASES, METHODS, draw_tensors, fit_scaler, fitted_scaler
+from fitted_scalers import CASES, METHODS, draw_tensors, fit_scaler, fitted_scaler, most_logits
 
 from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached import AttachedScaling, scaling_module
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 
 
 def draw_maps(num_logits):
@@ -47,6 +48,65 @@ def test_scaling_module_any_precision_equals_scaler(method, num_logits):
     actual = module(maps.double())
     expected = scaler.transform(maps.double())
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+class Network(torch.nn.Module):
+    """Returns its input as logits; the parameter is cast with the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, logits):
+        return logits
+
+
+CASTS = {
+    'float': lambda model: model.float(),
+    'half': lambda model: model.half(),
+    'bfloat16': lambda model: model.bfloat16(),
+    'double': lambda model: model.double(),
+    'to': lambda model: model.to('cpu', torch.float16),
+    'type': lambda model: model.type(torch.float16),
+}
+
+
+@pytest.mark.parametrize('cast', CASTS)
+@pytest.mark.parametrize('method', METHODS)
+def test_calibrated_output_cast_model_keeps_double_precision(method, cast):
+    scaler = fitted_scaler(method)
+    logits, _ = draw_tensors(60, most_logits(method))
+    model = CASTS[cast](CalibratedOutput(Network(), scaling_module(scaler)))
+    is_cast = cast != 'float'
+    assert (model.model.factor.dtype != torch.float32) == is_cast
+    for name in scaler.learned:
+        assert getattr(model.calibration, name).dtype == torch.float64
+    expected = scaler.transform(logits)
+    torch.testing.assert_close(model(logits), expected, rtol=0, atol=0)
+    torch.testing.assert_close(copy.deepcopy(model)(logits), expected, rtol=0, atol=0)
+    loaded = CASTS[cast](CalibratedOutput(Network(), AttachedScaling(method)))
+    loaded.load_state_dict(model.state_dict())
+    torch.testing.assert_close(loaded(logits), expected, rtol=0, atol=0)
+
+
+def test_attached_scaling_moves_with_model():
+    module = scaling_module(fitted_scaler('matrix')).half()
+    expected = module.matrix.clone()
+    assert module.share_memory().matrix.is_shared()
+    assert torch.equal(module.matrix, expected)
+    state = module.state_dict()
+    moved = module.to('meta', torch.float16)
+    assert (moved.matrix.device.type, moved.matrix.dtype) == ('meta', torch.float64)
+    emptied = moved.to_empty(device='cpu')
+    assert (emptied.matrix.device.type, emptied.matrix.dtype) == ('cpu', torch.float64)
+    emptied.load_state_dict(state)
+    assert torch.equal(emptied.matrix, expected)
+
+
+def test_attached_scaling_without_state_can_be_cast():
+    module = AttachedScaling('matrix').half()
+    module.load_state_dict(scaling_module(fitted_scaler('matrix')).state_dict())
+    assert module.matrix.dtype == torch.float64
 
 
 @pytest.mark.parametrize(('method', 'num_logits'), CASES)

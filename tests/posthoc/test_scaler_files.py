@@ -82,7 +82,11 @@ INVALID_CALLS = {
     'fewer labels': (
         lambda: fit_scaler('temperature', LOGITS, LABELS[:5]), r'\(20, 3\) and \(5,\)'
     ),
-    'one axis': (lambda: fit_scaler('temperature', LOGITS[:, 0], LABELS), r'must be .*\(20,\)'),
+    'no axis': (lambda: fit_scaler('temperature', LOGITS[0, 0], LABELS), r'must be .*\(\)'),
+    'row of a softmax': (
+        lambda: fitted_scaler('temperature').transform(LOGITS[0]), r'must be .*\(3,\)'
+    ),
+    'classes for logits': (lambda: fit_scaler('temperature', LABELS, LABELS), r'outside \[0, 2\)'),
     'real labels': (lambda: fit_scaler('vector', LOGITS, LABELS + 0.5), 'labels must be integers'),
     'labels above K': (
         lambda: fit_scaler('matrix', LOGITS, LABELS + 9), r'outside \[0, 3\).*ignore_index'

@@ -17,6 +17,7 @@ from pretended_device import PretendedDevice, there
 from scipy.special import expit, softmax
 from sklearn.isotonic import isotonic_regression
 
+from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
 from mmcalib.posthoc import SCALERS, fit_rows, load_scaler
 
@@ -146,6 +147,83 @@ def test_fit_labels_of_one_class_is_finite(method, num_logits):
     assert scaler.transform(large_logits(num_logits)).isfinite().all()
 
 
+METHODS_WITHOUT_MASKS = [name for name in METHODS if not SCALERS[name].takes_masked_classes]
+# ETS adds uniform probabilities, of which a masked class has its share.
+METHODS_WITH_MASKS = ['temperature', 'isotonic', 'class-temperatures']
+LEAST_FLOAT = torch.finfo(torch.float32).min
+
+
+def with_masked_class(logits, mask):
+    """Return logits with a last class of the same logit in every row."""
+    return np.concatenate([logits, np.full_like(logits[:, :1], mask)], axis=1)
+
+
+class TestMaskedClasses:
+    @pytest.mark.parametrize('mask', [-1e4, -1e9, LEAST_FLOAT])
+    @pytest.mark.parametrize('method', METHODS_WITHOUT_MASKS)
+    def test_fit_masked_class_raises_with_remedy(self, method, mask):
+        logits, labels = draw(200)
+        for dtype in (np.float32, np.float64):
+            masked = with_masked_class(logits, mask).astype(dtype)
+            message = r'class 4 is masked.* below the highest.*leave.*out.*temperature'
+            with pytest.raises(UserError, match=f'(?i){message}'):
+                fit_scaler(method, masked, labels)
+        both_masked = with_masked_class(with_masked_class(logits, mask), -1e6)
+        with pytest.raises(UserError, match='classes 4, 5 are masked'):
+            fit_scaler(method, both_masked, labels)
+
+    @pytest.mark.parametrize('mask', [-1e4, -1e9, LEAST_FLOAT, -np.inf])
+    @pytest.mark.parametrize('method', METHODS_WITH_MASKS)
+    def test_predict_proba_masked_class_equals_without_it(self, method, mask):
+        logits, labels = draw(200)
+        scaler = fit_scaler(method, with_masked_class(logits, max(mask, LEAST_FLOAT)), labels)
+        actual = scaler.predict_proba(with_masked_class(logits, mask))
+        expected = fit_scaler(method, logits, labels).predict_proba(logits)
+        np.testing.assert_allclose(actual, with_masked_class(expected, 0), atol=1e-6)
+
+    @pytest.mark.parametrize('method', METHODS_WITHOUT_MASKS)
+    def test_predict_proba_infinite_logit_raises_with_remedy(self, method):
+        logits, labels = draw_tensors(200, 4)
+        scaler = fit_scaler(method, logits, labels)
+        masked = logits.clone()
+        masked[150, 2] = -np.inf
+        for call in (scaler.transform, scaler.predict_proba):
+            for values in (masked, masked.numpy(), masked.half(), masked.T[None].clone()):
+                with pytest.raises(UserError, match=r'-inf.*leave masked classes out'):
+                    call(values)
+            assert call(logits).isfinite().all()
+
+    @pytest.mark.parametrize('method', METHODS_WITHOUT_MASKS)
+    def test_fit_class_that_is_never_likely_is_not_masked(self, method):
+        """Such as one that a network has not learned, and rows without a wrong prediction."""
+        logits, labels = draw(200)
+        scaler = fit_scaler(method, with_masked_class(logits, -60.0), labels)
+        assert np.isfinite(scaler.transform(with_masked_class(logits, -60.0))).all()
+        few_logits = with_masked_class(8.0 * np.eye(3)[[0, 1, 2, 0, 1]], -30.0)
+        with pytest.warns(UserWarning, match='no prediction is wrong'):
+            scaler = fit_scaler(method, few_logits, [0, 1, 2, 0, 1])
+        assert np.isfinite(scaler.transform(few_logits)).all()
+
+
+@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+def test_fit_logits_without_class_axis_equals_one_column(method, tmp_path):
+    logits, labels = draw(200, num_classes=1)
+    column_scaler = fit_scaler(method, logits, labels)
+    scaler = fit_scaler(method, logits[:, 0], labels)
+    assert scaler.parameters == column_scaler.parameters and scaler.num_logits_ == 1
+    scaler.save(tmp_path / 'scaler.json')
+    expected = column_scaler.transform(logits)[:, 0]
+    for same_scaler in (scaler, column_scaler, load_scaler(tmp_path / 'scaler.json')):
+        np.testing.assert_array_equal(same_scaler.transform(logits[:, 0]), expected)
+        probs = same_scaler.predict_proba(torch.as_tensor(logits[:, 0]))
+        np.testing.assert_array_equal(probs, column_scaler.predict_proba(logits))
+    assert scaler.transform(logits[:0, 0]).shape == (0,)
+    assert scaler.transform(logits[:, 0].tolist()).shape == (200,)
+    if method == 'temperature':
+        error = scaler.standard_error(logits[:, 0], labels)
+        assert error == column_scaler.standard_error(logits, labels)
+
+
 class TestIsotonic:
     def test_fit_equals_regression_of_scikit_learn(self):
         logits, labels = draw(400, num_classes=3)
@@ -262,3 +340,14 @@ def test_fit_confidence_lowers_calibration_error(method, tmp_path):
     np.testing.assert_array_equal(loaded.confidence(held_out_conf), calibrated)
     assert np.isfinite(scaler.confidence(np.array([0.0, 1.0]))).all()
     assert scaler.confidence(torch.as_tensor(conf).float()).dtype == torch.float32
+
+
+@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+def test_fit_confidence_log_odds_from_0_to_1_are_no_probabilities(method):
+    rng = np.random.default_rng(0)
+    conf = rng.uniform(0.52, 0.72, size=200)
+    correct = rng.random(200) < conf
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        scaler = SCALERS[method]().fit_confidence(conf, correct)
+        assert scaler.confidence(conf).shape == (200,)
