@@ -26,6 +26,7 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatch, KeptBatches
 from mmcalib.predictions.progress import progress
 from mmcalib.predictions.ranks import dataset_index
+from mmcalib.tensors import SUM_TOLERANCE, at_least_single
 
 
 @dataclass
@@ -45,10 +46,10 @@ class PredictedBatch:
 class RunnerSource:
     """Held-out images of a split, of which each process reads its share.
 
-    The logits of a head with sigmoids are read before the sigmoid, where a layer would scale them.
-    Once :meth:`use_placement` says that the scaling is attached, they are the log-odds of its
-    output, which has lost the digits of logits above 17. Those of a softmax are always read from
-    its scores, up to a constant for each prediction.
+    The logits of a classifier, and of a head with sigmoids, are read before its softmax or sigmoid,
+    where a layer would scale them. Once :meth:`use_placement` says that the scaling is attached,
+    they are those that its output stands for, which has lost the digits of large ones: above 17 of
+    a sigmoid, and beyond 87 below the highest of a softmax.
 
     Args:
         model: The model of either toolbox, which the threshold and the ignored label are taken of.
@@ -168,9 +169,9 @@ def predictor(
 
     Args:
         model: A model of either toolbox, or one with the same methods.
-        from_scores: Whether logits before a sigmoid are read from the scores too; by default they
-            are those that the head has computed. Others always are from the scores, which tell
-            them up to what a softmax ignores.
+        from_scores: Whether logits are read from the scores, which tell them up to what a softmax
+            ignores; by default they are those that the head has computed, if the scores are their
+            softmax or sigmoid.
 
     Raises:
         UserError: If the model has no head.
@@ -178,20 +179,20 @@ def predictor(
     if getattr(model, 'head', model) is None:
         raise UserError(f'{type(model).__name__} has no head, so it predicts no classes')
     head = find_head(model)
-    before_sigmoid: list[Tensor] = []
+    head_logits: list[Tensor] = []
     has_sigmoid = has_several_labels(model) or getattr(head, 'out_channels', None) == 1
-    is_watched = has_sigmoid and not from_scores
     has_calibration = is_calibrated(model)
+    is_classifier = hasattr(type(head), '_get_predictions') and not has_calibration
+    is_watched = (has_sigmoid or is_classifier) and not from_scores
 
     def predict(batch: Any) -> PredictedBatch:
         device = next(model.parameters()).device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == 'cuda' else []):
             torch.manual_seed(0)
             samples = model.val_step(batch)
-        if is_watched:
-            logits = before_sigmoid.copy()
-            before_sigmoid.clear()
-        else:
+        logits = head_logits.copy()
+        head_logits.clear()
+        if not is_watched or not (has_sigmoid or _are_softmax_of(samples, logits)):
             logits = []
             for sample in samples:
                 logits.append(logits_behind(model, sample, is_calibrated_sample=has_calibration))
@@ -200,10 +201,10 @@ def predictor(
     training = model.training
     model.eval()
     # The methods are replaced on the objects alone, and given back in the end.
-    if is_watched and has_several_labels(model):
-        head._get_predictions = _watch_labels(head, before_sigmoid)
+    if is_watched and hasattr(type(head), '_get_predictions'):
+        head._get_predictions = _watch_scores(head, head_logits)
     elif is_watched:
-        model.postprocess_result = _watch_maps(model, before_sigmoid)
+        model.postprocess_result = _watch_maps(model, head_logits)
     try:
         with full_precision():
             yield predict
@@ -220,7 +221,7 @@ def read_logits(model: nn.Module, batch: Any, *, from_scores: bool = False) -> l
         return predict(batch).logits
 
 
-def _watch_maps(model: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
+def _watch_maps(model: nn.Module, head_logits: list[Tensor]) -> Callable:
     """Return a ``postprocess_result`` of a binary segmentor that notes the logits of each map."""
     original = type(model).postprocess_result
 
@@ -228,18 +229,30 @@ def _watch_maps(model: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
         # mmseg applies a sigmoid to maps of one channel, and only resizes those of two.
         pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
         for sample in original(model, pair, data_samples):
-            before_sigmoid.append(sample.seg_logits.data[1:])
+            head_logits.append(sample.seg_logits.data[1:])
         return original(model, seg_logits, data_samples)
 
     return postprocess
 
 
-def _watch_labels(head: nn.Module, before_sigmoid: list[Tensor]) -> Callable:
-    """Return a ``_get_predictions`` of a head for several labels that notes their logits."""
+def _are_softmax_of(samples: list[BaseDataElement], logits: list[Tensor]) -> bool:
+    """Return whether the scores of classified images are the softmax of logits ``(K,)``."""
+    if len(samples) != len(logits):
+        return False
+    for sample, image_logits in zip(samples, logits, strict=True):
+        probs = at_least_single(image_logits).softmax(dim=0)
+        scores = at_least_single(sample.pred_score)
+        if scores.shape != probs.shape or (scores - probs).abs().max() > SUM_TOLERANCE:
+            return False
+    return True
+
+
+def _watch_scores(head: nn.Module, head_logits: list[Tensor]) -> Callable:
+    """Return a ``_get_predictions`` of a classifier's head that notes the logits of each image."""
     original = type(head)._get_predictions
 
     def get_predictions(cls_score: Tensor, data_samples: list | None) -> list:
-        before_sigmoid.extend(cls_score)
+        head_logits.extend(cls_score)
         return original(head, cls_score, data_samples)
 
     return get_predictions

@@ -4,20 +4,21 @@ import pytest
 import torch
 from tiny_models import classifier, draw_predictions, fcn_head, images, scenes, segmentor
 
-from mmcalib.openmmlab.runner_source import predictor
+from mmcalib.openmmlab.runner_source import RunnerSource, predictor
+from mmcalib.posthoc import TemperatureScaler
 
 
 def make_classifier():
     return classifier(dict(type='LinearClsHead', num_classes=5, in_channels=8))
 
 
-def test_draw_classifier_has_logits_up_to_softmax():
+def test_draw_classifier_has_logits_of_its_head():
     model = make_classifier()
     loader = images()
     draw = draw_predictions(model, loader)
     with torch.no_grad():
         logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
-    torch.testing.assert_close(draw.logits, logits.log_softmax(dim=1))
+    assert torch.equal(draw.logits, logits)
 
 
 def test_draw_classifier_has_labels_in_order():
@@ -81,6 +82,19 @@ def test_predictor_binary_segmentor_logits_are_from_before_the_sigmoid():
     torch.testing.assert_close(logits.sigmoid(), probs)
     torch.testing.assert_close(rounded_logits.sigmoid(), probs)
     assert torch.equal(sample.pred_sem_seg.data.bool(), probs > 0.3)
+
+
+def test_classifier_of_far_logits_is_folded():
+    """Scores below 1e-38 are 0, and do not tell their logits."""
+    model = make_classifier()
+    with torch.no_grad():
+        model.head.fc.weight *= 2000
+    loader = images()
+    source = RunnerSource(model, loader)
+    draw = draw_predictions(model, loader)
+    assert (draw.logits.amax(dim=1) - draw.logits.amin(dim=1)).max() > 200
+    placement = source.expected_placement(model, TemperatureScaler())
+    assert placement.layers == ['head.fc']
 
 
 def test_draw_without_valid_pixel_raises():
