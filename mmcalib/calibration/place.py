@@ -219,7 +219,7 @@ def find_predicting_layers(
     """Return the names of the layers to scale so that the logits scale: nearly always one.
 
     Layers that ran on the first batch and have an output per class are tried from the last to run
-    to the first, and then all of those in the head together, for heads that add two.
+    to the first, and then those that change the logits together, for models that add several.
 
     Args:
         original: The model to scale, with batches to run it on.
@@ -235,22 +235,38 @@ def find_predicting_layers(
     names, computed_names = candidate_layers(
         model, last_call, len(logits), per_class=per_class, sigmoids=sigmoids
     )
-    names_in_head = [name for name in names if 'head' in name.split('.')[0] or 'classif' in name]
-    trials = [[name] for name in names]
-    if len(names_in_head) > 1:
-        trials.append(names_in_head)
     # For a method with shifts, the trial shifts the biases too: the sum of two layers would shift
     # twice, and fails.
     shift = torch.zeros(len(logits), device=logits.device)
     if per_class:
         shift = torch.arange(len(logits), device=logits.device) / 10
+    changing_names: list[str] = []
+    for name in names:
+        halves, changes = try_halving(original, [name], shift, sigmoids=sigmoids)
+        if halves:
+            return [name]
+        if changes:
+            changing_names.append(name)
+    trials = []
+    if len(changing_names) > 1:
+        trials.append(changing_names)
+    if len(changing_names) > 2:  # A layer before those that are added may have K outputs too.
+        trials.append(changing_names[:2])
     for layers in trials:
-        if halves_logits(original, layers, shift, sigmoids=sigmoids):
+        halves, _ = try_halving(original, layers, shift, sigmoids=sigmoids)
+        if halves:
             return layers
     kind = 'linear layer with a bias' if per_class else 'linear layer'
     reason = ''
     if names:
-        reason = f': halving {layer_text(names)} does not halve the logits of each batch'
+        tried = layer_text(names)
+        if names in trials:
+            tried += ', alone or together,'
+        elif trials:
+            tried += f', alone, or {layer_text(changing_names)} together,'
+        elif len(names) > 1:
+            tried += ', each alone,'
+        reason = f': halving {tried} does not halve the logits of each batch'
         dtype = next(model.parameters()).dtype
         if dtype != torch.float32:
             reason += f' in {dtype}'
@@ -302,10 +318,13 @@ def candidate_layers(
     return [name for _, name in sorted(candidates, reverse=True)], computed_names
 
 
-def halves_logits(
+def try_halving(
     original: OriginalLogits, layers: Sequence[str], shift: Tensor, *, sigmoids: bool
-) -> bool:
-    """Return whether halving layers, and shifting their biases, does the same to the logits.
+) -> tuple[bool, bool]:
+    """Halve layers and shift their biases; return whether that does the same to the logits.
+
+    The second value is whether it changes the logits at all. The trial ends with the first batch
+    whose logits are not halved.
 
     Args:
         original: The model, with batches to run it on.
@@ -327,8 +346,9 @@ def halves_logits(
             logits = original.run(model, kept.batch)
         actual = [comparable(values, 0.0, sigmoids) for values in logits]
         if not largest_difference(expected, actual) <= TOLERANCE:
-            return False
-    return True
+            unchanged = [comparable(values, 0.0, sigmoids) for values in original.logits_on(kept)]
+            return False, not largest_difference(unchanged, actual) <= TOLERANCE
+    return True, True
 
 
 def comparable(logits: Tensor, shift: Tensor | float, sigmoids: bool) -> Tensor:

@@ -98,8 +98,8 @@ class WithGradient(torch.autograd.Function):
 
 def is_one(factor: Tensor) -> bool:
     """Return whether a number is known to be 1."""
-    if factor.device.type != 'cpu':
-        return False  # Looking at the number would make a GPU wait.
+    if factor.device.type != 'cpu' or torch.compiler.is_compiling():
+        return False  # Looking at the number would make a GPU wait, and break a compiled graph.
     try:
         return bool(factor == 1)
     except RuntimeError:  # With is_grads_batched it stands for many numbers.

@@ -91,6 +91,111 @@ def test_calibrate_two_heads_predicts_scaled_probabilities(order):
     assert actual == pytest.approx(calibrated.after['NLL'], abs=standard_error)
 
 
+class Combination(nn.Module):
+    """A model of two layers with an output per class, whose outputs a function combines."""
+
+    def __init__(self, network, combine, *, bias=True):
+        super().__init__()
+        layer = type(network.fc)
+        kernel_size = [1] if layer is not nn.Linear else []
+        self.network = network
+        self.wide = layer(5, 4, *kernel_size, bias=bias)
+        self.deep = network.fc
+        network.fc = nn.Identity()
+        self.combine = combine
+
+    def forward(self, x):
+        deep = self.deep(self.network.features(x))
+        return self.combine(self.wide(x), deep)
+
+
+class AddedLayers(nn.Module):
+    """A model that adds the outputs of a list of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(5, 4) for _ in range(3)])
+        for layer in self.layers:
+            layer.weight.data *= 8
+
+    def forward(self, x):
+        return sum(layer(x) for layer in self.layers)
+
+
+def add(wide, deep):
+    return wide + deep
+
+
+def calibrate_on_drawn_labels(model, inputs, method='temperature'):
+    """Return a calibration on labels that are as likely as a third of the logits say."""
+    with torch.no_grad():
+        labels = draw_classes(model.eval()(inputs) / OVERCONFIDENCE)
+    calibrated = mmcalib.calibrate(model, make_loader(inputs, labels), method=method)
+    assert_predicts_scaled_probabilities(calibrated, model, inputs)
+    return calibrated
+
+
+def calibrate_combination(combine, method='temperature', shape=(), **options):
+    network, inputs, _ = make_data(shape, num_images=120)
+    return calibrate_on_drawn_labels(Combination(network, combine, **options), inputs, method)
+
+
+@pytest.mark.parametrize('options', [{}, {'bias': False}, {'shape': (6, 7)}])
+def test_calibrate_sum_of_two_layers_folds_temperature(options):
+    calibrated = calibrate_combination(add, **options)
+    assert calibrated.folded_into == ['wide', 'deep']
+
+
+def test_calibrate_sum_after_hidden_layer_of_as_many_outputs_folds():
+    network, inputs, _ = make_data(num_images=120)
+    network.body = nn.Linear(5, 4)
+    network.norm = nn.Identity()
+    network.fc = nn.Linear(4, 4)
+    network.fc.weight.data *= 8
+    calibrated = calibrate_on_drawn_labels(Combination(network, add), inputs)
+    assert calibrated.folded_into == ['wide', 'deep']
+
+
+def test_calibrate_list_of_layers_that_are_added_folds():
+    _, inputs, _ = make_data(num_images=120)
+    calibrated = calibrate_on_drawn_labels(AddedLayers(), inputs)
+    assert calibrated.folded_into == ['layers.2', 'layers.1', 'layers.0']
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+@pytest.mark.parametrize(
+    'combine',
+    [
+        lambda wide, deep: wide.tanh() + deep,
+        lambda wide, deep: 9 * (wide + deep).tanh(),
+        lambda wide, deep: wide * deep + deep.sigmoid(),
+        lambda wide, deep: (wide.softmax(dim=1) + deep.softmax(dim=1)).log(),
+    ],
+    ids=['tanh of one', 'tanh of the sum', 'product', 'mean of probabilities'],
+)
+def test_calibrate_nonlinear_combination_attaches_and_says_what_was_tried(combine, method):
+    calibrated = calibrate_combination(combine, method)
+    assert calibrated.folded_into == []
+    expected = "halving layers 'wide' and 'deep', alone or together, does not halve the logits"
+    assert expected in calibrated.attached
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+@pytest.mark.parametrize('combine', [torch.mul, torch.maximum])
+def test_calibrate_product_or_maximum_predicts_scaled_probabilities(combine, method):
+    calibrated = calibrate_combination(combine, method)
+    # One layer halves a product, and a positive factor goes through a maximum.
+    folded_into = ['wide'] if combine is torch.mul else ['wide', 'deep']
+    if method == 'temperature':
+        assert calibrated.folded_into == folded_into
+
+
+def test_calibrate_layer_beside_the_logits_is_not_scaled():
+    calibrated = calibrate_combination(lambda wide, deep: deep.tanh() + 0 * wide)
+    expected = "halving layers 'wide' and 'deep', each alone, does not halve the logits"
+    assert expected in calibrated.attached
+
+
 class CappedLogits(nn.Module):
     """A model whose logits have a largest and a smallest value."""
 
