@@ -27,7 +27,7 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import continues_in_work_dir, newest_checkpoint, resume_from
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.work_dir import locked, set_aside
+from mmcalib.runs.work_dir import SavedConfig, locked, set_aside
 
 LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 
@@ -84,12 +84,18 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     """
     splits = ['train', 'val', 'test'] if test else ['train', 'val']
     with locked(cfg.work_dir, first=is_first_process(cfg.launcher)):
-        runner = build_runner(cfg)
-        build_data(runner, splits)
-        check_run(runner, splits)
+        earlier_config = SavedConfig.read(cfg)
+        try:
+            runner = build_runner(cfg)
+            build_data(runner, splits)
+            check_run(runner, splits)
+        except BaseException:
+            if is_first_process(cfg.launcher):
+                earlier_config.restore()
+            raise
         log_start(runner, splits)
         if is_main_process() and not continues_in_work_dir(cfg):
-            backup_dir = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
+            backup_dir = set_aside(cfg.work_dir, keep=cfg.get('load_from'), config=earlier_config)
             if backup_dir is not None:
                 print_log(f'Moved the files of an earlier run to {backup_dir}.', logger='current')
         runner.train()

@@ -130,11 +130,24 @@ class Comparison(Measured):
 
     def _difference_sentence(self, name: str) -> str:
         """Return ``B has a lower NLL: −0.0310 [−0.0400, −0.0220].``."""
-        direction = 'lower' if self[name] < 0 else 'higher'
         unit, _ = unit_and_better(name)
         points = ' points' if unit == '%' else ''
         difference = difference_text(self[name], name)
-        return f'B has a {direction} {name}: {difference} {self._interval_text(name)}{points}.'
+        change = f'{difference} {self._interval_text(name)}{points}.'
+        if name == 'gap':
+            return f'{self._gap_text()}: {change}'
+        direction = 'lower' if self[name] < 0 else 'higher'
+        return f'B has a {direction} {name}: {change}'
+
+    def _gap_text(self) -> str:
+        """Return whose gap is nearer to 0, since under-confidence is no less of an error."""
+        gap_a = self.a['gap']
+        gap_b = self.b['gap']
+        if gap_a * gap_b < 0:
+            kinds = ('under', 'over') if gap_a < 0 else ('over', 'under')
+            return f'A is {kinds[0]}-confident and B {kinds[1]}-confident, by their gaps'
+        closer = 'B' if abs(gap_b) < abs(gap_a) else 'A'
+        return f'The gap of {closer} is nearer to 0, B − A'
 
 
 def difference_text(value: float, name: str) -> str:

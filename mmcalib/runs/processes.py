@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 from mmengine.dist import init_dist
 
+from mmcalib.cli.processes import RANKS
 from mmcalib.errors import UserError
 
 PATIENCE = timedelta(days=7)
@@ -19,10 +20,16 @@ def join_processes(launcher: str) -> None:
     """Meet the other processes of a launcher, to exchange objects; each has a GPU, if there is one.
 
     Raises:
-        UserError: If a launcher other than ``pytorch`` is asked for without a GPU.
+        UserError: If a launcher other than ``pytorch`` is asked for without a GPU, or ``pytorch``
+            without torchrun.
     """
     if launcher == 'none' or torch.distributed.is_initialized():
         return
+    if launcher == 'pytorch' and RANKS[launcher] not in os.environ:
+        raise UserError(
+            '--launcher pytorch is for processes that torchrun starts: call torchrun '
+            '--nproc_per_node=2 -m mmcalib with the same arguments, or tools/dist_train.sh'
+        )
     if torch.cuda.is_available():
         init_dist(launcher, backend='gloo', timeout=PATIENCE.total_seconds())
     elif launcher == 'pytorch':  # mmengine would call torch.cuda.

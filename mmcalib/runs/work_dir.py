@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from mmengine.config import Config
 
 from mmcalib.errors import UserError
-from mmcalib.files import EARLIER, RESULTS, check_writable
+from mmcalib.files import EARLIER, RESULTS, VALIDATION_RESULTS, check_writable
+from mmcalib.runs.record import Record, checkpoint_paths
 from mmcalib.runs.safe_loading import CUT_OFF, damage
 
 # Files that a training and its test leave beside logs.
 RUN_FILES = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
 
 
-def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
+def set_aside(
+    folder: str | Path, *, keep: str | None = None, config: SavedConfig | None = None
+) -> Path | None:
     """Move the files of an earlier run in a work dir into its next free folder ``earlier_N``.
 
-    So one work dir never holds checkpoints and results of two trainings. Logs stay. A checkpoint
-    that was cut off, as by a kill in the first save of a training, cannot be read and is removed.
+    So one work dir never holds checkpoints and results of two trainings. Folders of tests go with
+    the checkpoints that they tested, and logs stay. A checkpoint that was cut off, as by a kill in
+    the first save of a training, cannot be read and is removed.
 
     Args:
         folder: The work dir, which may be missing.
         keep: A checkpoint that the next training starts from, which stays.
+        config: The config of the earlier run, which goes with its files.
 
     Returns:
         The new folder; None if there was nothing to move.
@@ -48,10 +55,64 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
         for number in itertools.count(1)
         if not (folder / f'{EARLIER}{number}').exists()
     )
+    # The config of an attached calibration lies beside its checkpoint.
+    paths += [path.with_suffix('.py') for path in paths if path.suffix == '.pth']
+    paths = [path for path in paths if path.exists()]
+    paths += folders_of_tests(folder, paths)
     backup_dir.mkdir()
     for path in paths:
         path.rename(backup_dir / path.name)
+    if config is not None and config.text is not None:
+        (backup_dir / config.path.name).write_bytes(config.text)
     return backup_dir
+
+
+def folders_of_tests(folder: Path, checkpoints: Sequence[Path]) -> list[Path]:
+    """Return the folders in a work dir that hold nothing but tests of these checkpoints.
+
+    Args:
+        folder: The work dir.
+        checkpoints: Paths, of which some may be other files.
+    """
+    names = {path.resolve() for path in checkpoints}
+    folders = []
+    for child in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if child.name.startswith(EARLIER):
+            continue
+        files = [*child.rglob(RESULTS), *child.rglob(VALIDATION_RESULTS)]
+        tested = set()
+        try:
+            for file in files:
+                tested.update(checkpoint_paths(Record.read(file).model))
+        except UserError:  # It may be of anything, so it stays.
+            continue
+        if tested and {Path(path).resolve() for path in tested} <= names:
+            folders.append(child)
+    return folders
+
+
+@dataclass(frozen=True)
+class SavedConfig:
+    """The config of the earlier run in a work dir, which building a Runner replaces.
+
+    Attributes:
+        path: Its file.
+        text: The content; None if there was none.
+    """
+
+    path: Path
+    text: bytes | None
+
+    @classmethod
+    def read(cls, cfg: Config) -> SavedConfig:
+        """Read the file that the Runner of a config will replace."""
+        path = Path(cfg.work_dir, Path(cfg.filename or 'config.py').name)
+        return cls(path, path.read_bytes() if path.is_file() else None)
+
+    def restore(self) -> None:
+        """Write the file again, since the run that has replaced it was refused."""
+        if self.text is not None:
+            self.path.write_bytes(self.text)
 
 
 @contextmanager

@@ -120,6 +120,24 @@ def test_compare_overconfident_model_is_told_apart():
     assert f'B has a {"lower" if comparison["NLL"] < 0 else "higher"} NLL: ' in str(comparison)
 
 
+@pytest.mark.parametrize(
+    ('conf_a', 'conf_b', 'text'),
+    [
+        (0.9, 0.8, 'The gap of B is nearer to 0, B − A: −10.00'),
+        (0.65, 0.55, 'The gap of A is nearer to 0, B − A: −10.00'),
+        (0.55, 0.65, 'The gap of B is nearer to 0, B − A: +10.00'),
+        (0.6, 0.8, 'A is under-confident and B over-confident, by their gaps: +20.00'),
+    ],
+)
+def test_compare_gap_says_which_is_nearer_to_0(conf_a, conf_b, text):
+    labels = (torch.arange(1000) % 10 < 3).long()  # 70 % are of class 0
+    models = []
+    for conf in (conf_a, conf_b):
+        noise = torch.linspace(-0.02, 0.02, 1000)
+        models.append(torch.stack([conf + noise, 1 - conf - noise], dim=1))
+    assert text in str(compare(*models, labels, ['gap']))
+
+
 def test_compare_maps_have_images_as_units():
     a, b, labels = two_models(600)
     maps_a = a.view(6, 10, 10, 4).movedim(-1, 1)

@@ -329,9 +329,20 @@ def test_train_in_used_work_dir_moves_earlier_files(tmp_path, capsys):
     train_and_test(small_config(tmp_path, train_cfg__max_epochs=3))
     first = {path.name for path in tmp_path.glob('*.pth')} | {'results.json', 'calibration.npz'}
     (tmp_path / 'notes.txt').touch()
+    (config,) = tmp_path.glob('*.py')
+    earlier_config = config.read_text()
+    # A test of one of its checkpoints goes with it, and that of another stays.
+    record = (tmp_path / 'results.json').read_text()
+    for name in ('mine/temperature', 'others'):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / 'mine/temperature/results.json').write_text(record)
+    (tmp_path / 'others/results.json').write_text(record.replace('best_', 'other_'))
     train_and_test(small_config(tmp_path, randomness__seed=1), test=False)
     earlier = tmp_path / 'earlier_1'
-    assert {path.name for path in earlier.iterdir()} == {*first, 'last_checkpoint'}
+    names = {*first, 'last_checkpoint', config.name, 'mine'}
+    assert {path.name for path in earlier.iterdir()} == names
+    assert (earlier / config.name).read_text() == earlier_config != config.read_text()
+    assert (tmp_path / 'others/results.json').exists() and not (tmp_path / 'mine').exists()
     assert len(list(tmp_path.glob('best_*.pth'))) == 1
     assert str(earlier) in capsys.readouterr().out
     assert (tmp_path / 'notes.txt').exists()
@@ -346,12 +357,14 @@ def test_train_in_used_work_dir_moves_earlier_files(tmp_path, capsys):
 def test_train_refused_moves_no_earlier_files(trained, tmp_path):
     for name in ('results.json', 'robustness.json', 'best_x_epoch_9.pth'):
         (tmp_path / name).touch()
+    (tmp_path / 'digits.py').write_text('the config of a finished training')
     with pytest.raises(UserError, match='class'):
         train_and_test(small_config(tmp_path, **{'model.head.num_classes': 3}))
     assert not (tmp_path / 'earlier_1').exists()
+    assert (tmp_path / 'digits.py').read_text() == 'the config of a finished training'
     resumed = small_config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
     train_and_test(resumed, test=False)
-    assert len(list((tmp_path / 'earlier_1').iterdir())) == 3
+    assert len(list((tmp_path / 'earlier_1').iterdir())) == 4
     start = str(tmp_path / 'epoch_2.pth')
     assert set_aside(tmp_path, keep=start) == tmp_path / 'earlier_2'
     assert [path.name for path in tmp_path.glob('*.pth')] == ['epoch_2.pth']

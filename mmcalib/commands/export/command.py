@@ -77,7 +77,10 @@ def check_options(options: ExportOptions) -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise UserError(f'there is no {error.name}: pip install onnx onnxruntime') from error
+        raise UserError(
+            f'there is no {error.name}: pip install onnx onnxruntime onnxscript, which are the '
+            'extra [export] of mmcalib'
+        ) from error
     check_number('--tolerance', options.tolerance)
     check_writable(options.out)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mmcalib.cli.predict import PredictOptions
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.files import RESULTS, STATISTICS, file_name_for_split
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.log_bins import count_in_log_bins
@@ -162,9 +162,28 @@ def find_statistics(path: str | Path, model: Mapping) -> Path:
     if record.limit:
         raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
     check_same_model(record.model, model, file)
+    warn_of_fitted_split(record, file)
     if record.evaluation.get('tta'):
         raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     return file
+
+
+def warn_of_fitted_split(record: Record, file: Path) -> None:
+    """Warn of a validation by images that the model's scaling was fitted to.
+
+    Args:
+        record: Record of the validation's test.
+        file: File of its statistics.
+    """
+    calibrations = [member['calibration'] for member in record.model['members']]
+    calibrations.append(record.model['calibration'])
+    splits = {calibration['split'] for calibration in calibrations if calibration}
+    if record.split in splits:
+        warn(
+            f'the scaling of the model was fitted to the {record.split} split, which {file} is a '
+            'test of: expected accuracies, and what --risk proves, are better there than on other '
+            'images. A temperature changes little, a scaling with many parameters more'
+        )
 
 
 def prove_threshold(log_bins: Tensor, risk: float, probability: float, file: Path) -> RiskThreshold:

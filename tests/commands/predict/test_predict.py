@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.cli.files import tell_checkpoints_from_images
+from mmcalib.commands.predict.evidence import warn_of_fitted_split
 from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
@@ -34,6 +37,7 @@ from mmcalib.openmmlab.datasets import Digits
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects
 from mmcalib.runs.config import load_config
+from mmcalib.runs.record import Record
 from mmcalib.runs.training import config_facts
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
@@ -240,6 +244,17 @@ def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
     with pytest.raises(UserError, match=rf'would prove {proven[0]} %'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=(proven[0] - 1) / 100)
     mmcalib.predict(*segmenting, photos, validation=val, risk=proven[0] / 100)
+
+
+def test_predict_validation_that_fitted_the_scaling_warns():
+    calibration = dict(split='val')
+    model = dict(members=[dict(calibration=calibration)], calibration=None)
+    record = Record('x', 'val', model, {}, {})
+    with pytest.warns(UserWarning, match='fitted to the val split'):
+        warn_of_fitted_split(record, Path('calibration_val.npz'))
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        warn_of_fitted_split(replace(record, split='test'), Path('calibration.npz'))
 
 
 def test_predict_validation_of_other_model_refused(photos, segmenting, classifiers, tmp_path):
