@@ -194,6 +194,7 @@ def calibrate_source(
         fit.scalers,
         fold_of_image,
         independent.of_image,
+        returned_scaler=fit.scaler,
         threshold=source.threshold,
         num_bins=num_bins,
         gather=gather,

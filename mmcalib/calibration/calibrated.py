@@ -123,7 +123,7 @@ class Calibrated:
 
     @property
     def changed(self) -> int:
-        """The number of those whose predicted class is another."""
+        """The number of those whose class the calibrated model predicts otherwise."""
         return self.effects['fitted'].changed
 
     @property

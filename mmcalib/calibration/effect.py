@@ -31,7 +31,8 @@ class Effect:
         errors: Standard errors of both over independent groups, by ``'before'`` and ``'after'``
             and name. AECE, whose bins are not fixed, has none.
         num_predictions: The number of predictions that were measured.
-        changed: The number of those whose predicted class is another after the scaling.
+        changed: The number of those whose predicted class is another after the scaling that was
+            fitted to all, which is that of the calibrated model.
     """
 
     before: dict[str, float]
@@ -47,6 +48,7 @@ def measure_effect(
     fold_of_image: Tensor | None = None,
     group_of_image: Tensor | None = None,
     *,
+    returned_scaler: Scaler | None = None,
     threshold: float | None = 0.5,
     num_bins: int = 15,
     gather: Callable[[Any], list] = gather_one_process,
@@ -59,6 +61,7 @@ def measure_effect(
         fold_of_image: The fold of each image by its index, ``(n,)`` int64; None for one scaler.
         group_of_image: The group of each image by its index, ``(n,)`` int64; None if every image
             is a group.
+        returned_scaler: The scaler that was fitted to all; None without folds.
         threshold: The probability above which a sigmoid predicts its class; None if the classes
             stay, as those of a head that predicts the labels of the highest scores.
         num_bins: The number of bins of ECE and AECE.
@@ -79,8 +82,10 @@ def measure_effect(
                 fold_part = part.select(folds == fold)
                 scaled = scale_predictions(fold_part, scalers[fold], threshold)
                 num_predictions += int(fold_part.valid.sum())
-                is_changed = scaled.predicted != fold_part.predicted
-                changed += int((is_changed & fold_part.valid).sum())
+                predicted = scaled.predicted
+                if returned_scaler is not None and returned_scaler is not scalers[fold]:
+                    predicted = predict_scaled(fold_part, returned_scaler, threshold)
+                changed += int(((predicted != fold_part.predicted) & fold_part.valid).sum())
                 before.add(fold_part)
                 after.add(scaled)
     shares = gather((num_predictions, changed))
@@ -126,6 +131,13 @@ def scale_predictions(
     elif not scaler.keeps_argmax:
         predicted = logits.argmax(dim=1)
     return replace(part, logits=logits, probs=None, predicted=predicted)
+
+
+def predict_scaled(part: ImagePredictions, scaler: Scaler, threshold: float | None) -> Tensor:
+    """Return the classes of :func:`scale_predictions`, scaling only where they may change."""
+    if part.logits.shape[1] > 1 and scaler.keeps_argmax:
+        return part.predicted
+    return scale_predictions(part, scaler, threshold).predicted
 
 
 def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:

@@ -36,6 +36,10 @@ def test_calibrate_method_predicts_scaled_probabilities(kind, method):
         assert calibrated.attached is None
     assert calibrated.difference < 1e-4
     assert calibrated.after['NLL'] < calibrated.before['NLL']
+    num_changed = int((actual.argmax(dim=1) != logits.argmax(dim=1)).sum())
+    assert calibrated.changed == num_changed
+    sentence = f'{num_changed:,} of {labels.numel():,} predicted classes change.'
+    assert sentence in str(calibrated)
 
 
 @pytest.mark.filterwarnings('ignore::FutureWarning', 'ignore::DeprecationWarning')
