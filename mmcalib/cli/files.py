@@ -56,7 +56,11 @@ def find_config(text: str | os.PathLike) -> str:
             return str(path)
         raise UserError(f'there is no config {text!r}: {path.parent} does not have it')
     if not os.path.isfile(text):
-        raise UserError(f'there is no config {text!r} in {os.getcwd()}')
+        message = f'there is no config {text!r} in {os.getcwd()}'
+        name = text.removeprefix('configs/')  # as a page names it, whose reader has a clone
+        if name != text and (package_folder('mmcalib', 'configs') / name).is_file():
+            message += f': name it mmcalib::{name} where you have no clone'
+        raise UserError(message)
     if Path(text).suffix not in CONFIG_SUFFIXES:
         raise UserError(f'{text!r} is no config: name a .py file, then the checkpoint')
     return text

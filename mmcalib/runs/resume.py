@@ -23,6 +23,7 @@ from mmengine.optim import _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
+from mmcalib.cli.processes import is_first_process
 from mmcalib.errors import UserError
 from mmcalib.runs.checkpoint import (
     Checkpoint,
@@ -63,7 +64,10 @@ def resume_from(cfg: Config, start: str) -> None:
     if start == 'auto' and newest is None:
         if (folder / 'last_checkpoint').is_file():
             raise UserError(_no_whole_checkpoint_message(folder))
-        return  # This is a first start, with the weights that the config names.
+        # This is a first start, with the weights that the config names.
+        if is_first_process(cfg.get('launcher', 'none')):  # There is no log yet.
+            print(f'There is no checkpoint in {folder}: the training starts anew.')
+        return
     cfg.resume = True
     cfg.load_from = str(newest or start)
     # The errors of the checkpoint are raised before the data are listed.

@@ -47,6 +47,7 @@ REFUSED = {
     f'calibrate.py {CE} a.pth --out b --method temprature': 'did you mean temperature?',
     'visualize.py reliabilty w --out a.png': 'did you mean reliability?',
     'train.py nowhere.txt': "there is no config 'nowhere.txt' in ",
+    'train.py configs/mbls/digits.py': 'name it mmcalib::mbls/digits.py',
     'train.py mien.py': "there is no config 'mien.py' in ",
     'train.py mmcalib::mbls/digit.py': "there is no config 'mmcalib::mbls/digit.py'",
     'train.py nowhere::a.py': "there is no package 'nowhere'. For the toolboxes: pip inst",

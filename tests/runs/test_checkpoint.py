@@ -382,10 +382,11 @@ def test_set_aside_removes_checkpoint_that_was_cut_off(trained, tmp_path):
     assert (tmp_path / 'earlier_1/epoch_1.pth').read_bytes() == whole
 
 
-def test_resume_damaged_last_takes_newest_whole(tmp_path):
+def test_resume_damaged_last_takes_newest_whole(tmp_path, capsys):
     cfg = Config(dict(work_dir=str(tmp_path)))
     resume_from(cfg, 'auto')
-    # Without a checkpoint the training starts anew.
+    # Without a checkpoint the training starts anew, and says so.
+    assert 'starts anew' in capsys.readouterr().out
     assert 'resume' not in cfg
     assert 'load_from' not in cfg
     torch.save({}, tmp_path / 'epoch_9.pth')
