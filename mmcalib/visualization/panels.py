@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmcalib.errors import UserError
+from mmcalib.metrics.compare import Comparison
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.visualization.style import GREY, Look, as_label, run_looks
@@ -86,7 +87,8 @@ def measured_statistics(
     by_title = measured if are_several else {title: measured}
     statistics = {}
     for name, entry in by_title.items():
-        if not isinstance(entry, Measured):
+        # A Comparison is of differences, whose two models it does not have.
+        if not isinstance(entry, Measured) or isinstance(entry, Comparison):
             raise TypeError(
                 f'a diagram is drawn of what measure, evaluate or compute returned in this process '
                 f"for several metrics, as ['ECE', 'NLL']; got {type(entry).__name__}"

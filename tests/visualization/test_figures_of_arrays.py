@@ -160,6 +160,11 @@ IMAGES = torch.zeros(2, 3, 4, 5)
     ('draw', 'error', 'message'),
     [
         (lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS, 'ECE')), TypeError, 'float'),
+        (
+            lambda: mmcalib.reliability_diagram(mmcalib.compare(ROWS[0], *ROWS)),
+            TypeError,
+            'got Comparison',
+        ),
         (lambda: mmcalib.reliability_diagram({'ECE': 1.0}), TypeError, 'several metrics'),
         (
             lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS), ROWS[1]),
