@@ -192,7 +192,7 @@ def predictor(
             samples = model.val_step(batch)
         logits = head_logits.copy()
         head_logits.clear()
-        if not is_watched or not (has_sigmoid or _are_softmax_of(samples, logits)):
+        if not is_watched or not (has_sigmoid or _scores_are_softmax(samples, logits)):
             logits = []
             for sample in samples:
                 logits.append(logits_behind(model, sample, is_calibrated_sample=has_calibration))
@@ -235,7 +235,7 @@ def _watch_maps(model: nn.Module, head_logits: list[Tensor]) -> Callable:
     return postprocess
 
 
-def _are_softmax_of(samples: list[BaseDataElement], logits: list[Tensor]) -> bool:
+def _scores_are_softmax(samples: list[BaseDataElement], logits: list[Tensor]) -> bool:
     """Return whether the scores of classified images are the softmax of logits ``(K,)``."""
     if len(samples) != len(logits):
         return False

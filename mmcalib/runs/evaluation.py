@@ -35,7 +35,7 @@ from mmcalib.runs.config_tree import (
     type_name,
 )
 from mmcalib.runs.model import TestedModel
-from mmcalib.runs.record import Record, checkpoint_paths
+from mmcalib.runs.record import Record, checkpoint_paths, fitted_splits
 from mmcalib.runs.test_summary import measuring_command, test_summary, unlabelled_classes
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
@@ -195,9 +195,7 @@ def warn_of_fitted_images(runner: Runner, model: Mapping) -> None:
         runner: Runner of the test.
         model: Description of the model.
     """
-    calibrations = [member['calibration'] for member in model['members']]
-    calibrations.append(model['calibration'])
-    splits = {calibration['split'] for calibration in calibrations if calibration}
+    splits = fitted_splits(model)
     if not splits:
         return
     tested = {sample.key for sample in sample_ids(runner.test_loop.dataloader.dataset)}

@@ -243,6 +243,13 @@ def checkpoint_paths(model: Mapping) -> list[str]:
     return [member['checkpoint'] for member in model['members']]
 
 
+def fitted_splits(model: Mapping) -> set[str]:
+    """Return the splits that the scalings of a record's model were fitted to."""
+    calibrations = [member['calibration'] for member in model['members']]
+    calibrations.append(model['calibration'])
+    return {calibration['split'] for calibration in calibrations if calibration}
+
+
 def view_count(model: Mapping) -> int:
     """Return the number of views of an image that a record's model predicts."""
     return prod(len(alternatives) for alternatives in model['views'])

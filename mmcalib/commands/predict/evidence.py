@@ -20,7 +20,7 @@ from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_number, check_share
 from mmcalib.predictions.objects import RIGHT_IOU
 from mmcalib.runs.model import check_same_model
-from mmcalib.runs.record import Record
+from mmcalib.runs.record import Record, fitted_splits
 
 if TYPE_CHECKING:
     from sklearn.isotonic import IsotonicRegression
@@ -175,10 +175,7 @@ def warn_of_fitted_split(record: Record, file: Path) -> None:
         record: Record of the validation's test.
         file: File of its statistics.
     """
-    calibrations = [member['calibration'] for member in record.model['members']]
-    calibrations.append(record.model['calibration'])
-    splits = {calibration['split'] for calibration in calibrations if calibration}
-    if record.split in splits:
+    if record.split in fitted_splits(record.model):
         warn(
             f'the scaling of the model was fitted to the {record.split} split, which {file} is a '
             'test of: expected accuracies, and what --risk proves, are better there than on other '
