@@ -73,13 +73,18 @@ class IsotonicScaler(LogitScaler):
             odds: ``(M,)`` log-odds of the confidence at this temperature.
             is_wrong: ``(M,)`` mask of the wrong predictions.
         """
-        from sklearn.isotonic import IsotonicRegression  # The import takes a second; few need it.
+        from sklearn.isotonic import isotonic_regression  # The import takes a second; few need it.
 
         self.num_effective_ = effective_weights(rows, 1 / temperature).sum().item()
         positions = odds.cpu().numpy()
-        errors_of_rows = is_wrong.double().cpu().numpy()
-        regression = IsotonicRegression(increasing=False)
-        error_rates = regression.fit_transform(positions, errors_of_rows)
+        # Tied confidences, such as those of votes, may differ in their last bits.
+        _, tie_index, counts = np.unique(
+            positions.astype(np.float32), return_inverse=True, return_counts=True
+        )
+        num_wrong = np.bincount(tie_index, weights=is_wrong.cpu().numpy())
+        error_rates = isotonic_regression(
+            num_wrong / counts, sample_weight=counts, increasing=False
+        )[tie_index]
         levels, step_index, counts = np.unique(error_rates, return_inverse=True, return_counts=True)
         centres = np.bincount(step_index, weights=positions) / counts
         least = 1 / (self.num_effective_ + 2)

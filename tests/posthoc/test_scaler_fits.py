@@ -250,6 +250,24 @@ class TestIsotonic:
         assert scaler.num_effective_ == pytest.approx(60, rel=1e-6)
         assert scaler.errors_.min() == pytest.approx(1 / 62)
 
+    @pytest.mark.parametrize('dtype', [np.float64, np.float32])
+    def test_fit_tied_confidences_in_any_order_of_classes_is_the_same(self, dtype):
+        """Votes of ten judges: few confidences, whose sums differ in their last bit."""
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            shares = rng.dirichlet(np.ones(4), 600)
+            votes = np.array([rng.multinomial(10, row) for row in shares])
+            labels = np.array([rng.choice(4, p=row) for row in shares])
+            logits = np.log((votes + 0.5) / 12).astype(dtype)
+            logits[np.arange(600), votes.argmax(axis=1)] += 0.01  # The order decides no class.
+            scaler = fit_scaler('isotonic', logits, labels)
+            assert scaler.knots_.isfinite().all() and scaler.errors_.isfinite().all()
+            assert np.isfinite(scaler.predict_proba(logits)).all()
+            order = [2, 0, 3, 1]
+            permuted = fit_scaler('isotonic', logits[:, order], np.argsort(order)[labels])
+            torch.testing.assert_close(permuted.knots_, scaler.knots_, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(permuted.errors_, scaler.errors_)
+
 
 class TestTemperature:
     def test_fit_ece_grid_is_first_of_lowest_ece(self):
