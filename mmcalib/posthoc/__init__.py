@@ -9,6 +9,8 @@ from mmcalib.posthoc.by_class import ClassConditionalScaler as ClassConditionalS
 from mmcalib.posthoc.by_class import (
     PredictedClassTemperatureScaler as PredictedClassTemperatureScaler,
 )
+from mmcalib.posthoc.class_prior import estimate_class_prior as estimate_class_prior
+from mmcalib.posthoc.class_prior import shift_class_prior as shift_class_prior
 from mmcalib.posthoc.ets import EnsembleTemperatureScaler as EnsembleTemperatureScaler
 from mmcalib.posthoc.isotonic import IsotonicScaler as IsotonicScaler
 from mmcalib.posthoc.methods import SCALERS as SCALERS

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcalib.posthoc.affine import AffineScaler
 from mmcalib.posthoc.logits import log_odds
 from mmcalib.posthoc.scaler import LogitScaler
 
 
-class PlattScaler(LogitScaler):
+class PlattScaler(AffineScaler):
     r"""Map log-odds z of two classes to :math:`z' = az + b` by logistic regression.
 
     The labels 1 and 0 are taken as :math:`(N_+ + 1) / (N_+ + 2)` and :math:`1 / (N_- + 2)` with the

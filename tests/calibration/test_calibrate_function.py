@@ -161,7 +161,7 @@ def test_calibrate_sigmoids_equal_scaler_of_each(method, num_labels):
         scaler = SCALERS[method]().fit(logits[is_valid, index, None], labels[is_valid, index])
         expected = scaler.predict_proba(logits[:, index, None])[:, 1]
         torch.testing.assert_close(actual[:, index], expected, rtol=1e-3, atol=1e-4)
-    expected_layers = ['fc'] if method in ('temperature', 'vector') else []
+    expected_layers = [] if method == 'isotonic' else ['fc']
     assert calibrated.folded_into == expected_layers
     assert calibrated.num_predictions == 150 * num_labels - 1
     assert calibrated.after['NLL'] < calibrated.before['NLL']

@@ -79,11 +79,12 @@ CASES = {
     ),
     'segmentor_groups': Case(maps=True, num_images=30, images_per_group=3),
     'segmentor_frames': Case(maps=True, num_images=30, images_per_group=None, are_frames=True),
-    'binary_segmentor_platt': Case(
-        maps=True, num_classes=1, num_images=30, method='platt', folded=False
+    'binary_segmentor_platt': Case(maps=True, num_classes=1, num_images=30, method='platt'),
+    'binary_segmentor_beta': Case(
+        maps=True, num_classes=1, num_images=30, method='beta', folded=False
     ),
     'several_labels_temperature': Case(several_labels=True, num_images=600),
-    'several_labels_platt': Case(several_labels=True, num_images=600, method='platt', folded=False),
+    'several_labels_platt': Case(several_labels=True, num_images=600, method='platt'),
     'several_labels_beta': Case(several_labels=True, num_images=600, method='beta', folded=False),
     'several_labels_auto': Case(several_labels=True, num_images=600, method='auto'),
     'several_labels_constant': Case(several_labels=True, num_images=600, constant_label=2),

@@ -243,3 +243,17 @@ def test_ensemble_temperature_keeps_weight_of_model():
 
 def test_cases_cover_every_method():
     assert LOOPS.keys() == LEARNED.keys() == SCALERS.keys()
+
+
+@pytest.mark.parametrize('num_logits', [1, 2])
+def test_platt_fold_equals_transform(num_logits):
+    torch.manual_seed(0)
+    inputs = torch.randn(30, 4, dtype=torch.float64)
+    layer = torch.nn.Linear(4, num_logits, dtype=torch.float64)
+    scaler = SCALERS['platt'].from_parameters({'scale': 0.4, 'shift': 0.7})
+    scaler.num_logits_ = num_logits
+    weight, bias = scaler.fold(layer.weight.detach(), layer.bias.detach())
+    actual = inputs @ weight.T + bias
+    torch.testing.assert_close(actual, scaler.transform(layer(inputs).detach()))
+    with pytest.raises(ValueError, match='no bias'):
+        scaler.fold(layer.weight.detach(), None)
