@@ -15,7 +15,7 @@ from mmcalib.metrics import (
     measure,
     predicted_class_calibration,
 )
-from mmcalib.posthoc import PlattScaler, TemperatureScaler
+from mmcalib.posthoc import SCALERS, TemperatureScaler
 
 METRICS = ['ECE', 'NLL', 'accuracy']
 
@@ -126,15 +126,19 @@ def test_scaler_masked_labels_do_not_count(shape):
     assert plain != pytest.approx(expected)
 
 
-def test_fit_confidence_masked_values_do_not_count():
+@pytest.mark.parametrize('method', ['platt', 'isotonic'])
+def test_fit_confidence_masked_values_do_not_count(method):
     probs, labels = draw_predictions()
     conf = probs.max(axis=1)
     correct = probs.argmax(axis=1) == labels
     masked, kept = mask_some(correct)
-    expected = PlattScaler().fit_confidence(conf[kept], correct[kept]).parameters
-    assert PlattScaler().fit_confidence(conf, masked).parameters == pytest.approx(expected)
+    scaler = SCALERS[method]().fit_confidence(conf[kept], correct[kept])
+    expected = scaler.confidence(conf)
+    actual = SCALERS[method]().fit_confidence(conf, masked).confidence(conf)
+    np.testing.assert_allclose(actual, expected)
     hidden = np.ma.array(np.where(kept, conf, 9), mask=~kept)
-    assert PlattScaler().fit_confidence(hidden, correct).parameters == pytest.approx(expected)
+    actual = SCALERS[method]().fit_confidence(hidden, correct).confidence(conf)
+    np.testing.assert_allclose(actual, expected)
 
 
 def test_image_risks_masked_labels_do_not_count():
@@ -182,7 +186,7 @@ def test_labels_of_one_column_of_a_binary_head_are_read(squeeze):
     expected = measure(probs, labels, METRICS)
     assert measure(positive, labels[:, None], METRICS) == pytest.approx(expected)
     logits = np.log(probs[:, 1:] / probs[:, :1])
-    fitted = [PlattScaler().fit(logits, y).parameters for y in (labels, labels[:, None])]
+    fitted = [SCALERS['platt']().fit(logits, y).parameters for y in (labels, labels[:, None])]
     assert fitted[0] == fitted[1]
 
 

@@ -8,13 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.fit_rows import effective_weights, read_rows, split_rows
-from mmcalib.posthoc.logits import (
-    confidence_log_odds,
-    gaps_to_top,
-    top_class,
-    without_other_class,
-)
+from mmcalib.posthoc.fit_rows import effective_weights, split_rows
+from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -93,15 +88,14 @@ class IsotonicScaler(LogitScaler):
         errors = torch.from_numpy(levels).flip(0).clamp(least, 1 - least)
         return {'temperature': temperature, 'knots': knots, 'errors': errors}
 
-    def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
-        """Learn to map a bare confidence to how often it is right, by the curve alone."""
-        rows = read_rows(confidence_log_odds(conf), correct, groups)
+    def fit_confidence_rows(self, rows: ImagePredictions) -> LogitScaler:
+        """Learn the curve alone, without a temperature."""
         odds = rows.logits[:, 0]
-        self.num_predictions_ = len(rows)
-        self.num_logits_ = 1
         self._set_parameters(
             self._fit_curve(rows, temperature=1.0, odds=odds, is_wrong=rows.labels == 0)
         )
+        self.num_predictions_ = len(rows)
+        self.num_logits_ = 1
         return self
 
     def _confidence_from_odds(self, odds: Tensor) -> Tensor:

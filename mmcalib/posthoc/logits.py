@@ -13,6 +13,8 @@ from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_range
 
 # Fewer logits of a sigmoid may all lie in [0, 1] by chance.
 FEW_SIGMOID_LOGITS = 10
+# A bare confidence stays so far from 0 and 1, whatever its type of float: half a step of float64.
+LEAST_CONF = 2.0**-53
 
 
 def with_other_class(logits: Tensor) -> Tensor:
@@ -60,13 +62,20 @@ def top_class(logits: Tensor) -> Tensor:
     return with_other_class(logits).argmax(dim=1)
 
 
-def confidence_log_odds(conf: Any) -> Tensor:
-    """Return the log-odds ``(N, 1)`` of confidences, in float64; those of 0 and 1 are finite."""
+def confidence_log_odds(conf: Any, least_conf: float | None) -> Tensor:
+    """Return the log-odds ``(N, 1)`` of confidences, in float64; those of 0 and 1 are finite.
+
+    Args:
+        conf: ``(N,)`` from 0 to 1.
+        least_conf: The confidence that stands for 0, and its difference to 1 for 1. None for half a
+            step of the type of float.
+    """
     values = as_tensor('conf', conf)
     check_range(values, 'conf')
-    dtype = values.dtype if values.is_floating_point() else torch.float64
-    smallest = torch.finfo(dtype).eps / 2
-    return values.double().clamp(smallest, 1 - smallest).logit()[:, None]
+    if least_conf is None:
+        dtype = values.dtype if values.is_floating_point() else torch.float64
+        least_conf = torch.finfo(dtype).eps / 2
+    return values.double().clamp(least_conf, 1 - least_conf).logit()[:, None]
 
 
 def warn_if_probabilities(logits: Tensor) -> None:

@@ -61,6 +61,7 @@ def load_scaler(path: str | Path) -> LogitScaler | ScalerPerLabel:
             )
         scaler = scaler_class.from_parameters(parameters, **content['options'])
         scaler.num_logits_ = content['num_logits']
+        scaler.least_conf = content.get('least_conf')
         return scaler
     except (ValueError, KeyError, TypeError) as error:
         reason = f'lacks {error}' if isinstance(error, KeyError) else error

@@ -20,6 +20,7 @@ from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, read_rows, split_rows
 from mmcalib.posthoc.logits import (
+    LEAST_CONF,
     confidence_log_odds,
     warn_if_probabilities,
     with_other_class,
@@ -100,6 +101,9 @@ class LogitScaler(BaseEstimator):
     by_class = False
     # The least and the largest value of fitted tensors, by name.
     bounds: Mapping[str, tuple[float, float]] = {}
+    # What stands for a bare confidence of 0. None in a file of 0.4.0, where it depended on the type
+    # of float.
+    least_conf: float | None = LEAST_CONF
     # For each option a function that returns its value, or raises an error that names it.
     checks: Mapping[str, Callable[[str, Any], Any]] = {}
 
@@ -365,11 +369,17 @@ class LogitScaler(BaseEstimator):
         conf, correct = mark_masked(conf, correct)
         # The log-odds are computed here, so unlike in fit() they cannot be probabilities.
         with torch.inference_mode(False), torch.enable_grad():
-            return self.fit_rows(read_rows(confidence_log_odds(conf), correct, groups))
+            odds = confidence_log_odds(conf, self.least_conf)
+            return self.fit_confidence_rows(read_rows(odds, correct, groups))
+
+    def fit_confidence_rows(self, rows: ImagePredictions) -> LogitScaler:
+        """Learn the scaling from rows whose one logit is the log-odds of a confidence."""
+        return self.fit_rows(rows)
 
     def confidence(self, conf: Any) -> Any:
         """Return calibrated confidences, of the same kind, after :meth:`fit_confidence`."""
-        calibrated = self._confidence_from_odds(confidence_log_odds(conf))
+        odds = confidence_log_odds(conf, self.least_conf)
+        calibrated = self._confidence_from_odds(odds)
         calibrated = calibrated.to(at_least_single(as_tensor('conf', conf)).dtype)
         return calibrated if torch.is_tensor(conf) else calibrated.numpy()
 
@@ -454,6 +464,7 @@ class LogitScaler(BaseEstimator):
             'options': self.get_params(),
             'parameters': self.parameters,
             'num_logits': self.num_logits_,
+            'least_conf': self.least_conf,
         }
         write_scaler(path, content)
 

@@ -1,5 +1,6 @@
 """The fit of every scaling: kinds of arrays, devices, poor data, groups, and bare confidences."""
 
+import json
 import warnings
 
 import numpy as np
@@ -369,3 +370,42 @@ def test_fit_confidence_log_odds_from_0_to_1_are_no_probabilities(method):
         warnings.simplefilter('error')
         scaler = SCALERS[method]().fit_confidence(conf, correct)
         assert scaler.confidence(conf).shape == (200,)
+
+
+ROUND_CONF = [0.0, 0.5, 0.75, 0.875, 1.0]  # All types of float have these numbers.
+
+
+@pytest.mark.filterwarnings('ignore:the temperature reached its bound')
+@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+def test_fit_confidence_of_one_any_type_of_float_is_the_same(method, tmp_path):
+    rng = np.random.default_rng(0)
+    conf = rng.choice(ROUND_CONF, size=400)
+    correct = rng.random(400) < 0.2 + 0.6 * conf
+    expected_scaler = SCALERS[method]().fit_confidence(conf.tolist(), correct.tolist())
+    expected = expected_scaler.confidence(np.array(ROUND_CONF))
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        values = torch.as_tensor(conf).to(dtype)
+        scaler = SCALERS[method]().fit_confidence(values, torch.as_tensor(correct))
+        assert scaler.parameters == expected_scaler.parameters
+        scaler.save(tmp_path / 'scaler.json')
+        for same_scaler in (scaler, load_scaler(tmp_path / 'scaler.json')):
+            actual = same_scaler.confidence(torch.tensor(ROUND_CONF).to(dtype))
+            np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+def test_confidence_of_file_of_0_4_depends_on_type_of_float(tmp_path):
+    """So a file means what it did."""
+    path = tmp_path / 'scaler.json'
+    conf = np.repeat(ROUND_CONF, 40)
+    correct = np.random.default_rng(0).random(200) < 0.2 + 0.6 * conf
+    scaler = SCALERS['platt']().fit_confidence(conf, correct)
+    scaler.save(path)
+    content = json.loads(path.read_text())
+    del content['least_conf']
+    path.write_text(json.dumps(content))
+    load_scaler(path).save(path)
+    for dtype in (np.float64, np.float32, np.float16):
+        actual = load_scaler(path).confidence(np.ones(1, dtype=dtype))
+        least = np.finfo(dtype).eps / 2
+        odds = np.log1p(-least) - np.log(least)
+        assert actual[0] == pytest.approx(scaler.predict_proba([[odds]])[0, 1], rel=1e-6)
