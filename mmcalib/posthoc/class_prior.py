@@ -74,6 +74,7 @@ def shift_class_prior(scaler: LogitScaler, new: Array, old: Array) -> LogitScale
             f'{scaler.method} has no shift that other frequencies of classes could change: take '
             'temperature, vector, matrix, platt or beta'
         )
+    shifted.least_conf = scaler.least_conf
     if 'num_logits_' in vars(scaler):
         shifted.num_logits_ = num_logits
     return shifted

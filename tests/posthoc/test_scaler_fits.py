@@ -406,6 +406,6 @@ def test_confidence_of_file_of_0_4_depends_on_type_of_float(tmp_path):
     load_scaler(path).save(path)
     for dtype in (np.float64, np.float32, np.float16):
         actual = load_scaler(path).confidence(np.ones(1, dtype=dtype))
-        least = np.finfo(dtype).eps / 2
+        least = float(np.finfo(dtype).eps) / 2
         odds = np.log1p(-least) - np.log(least)
         assert actual[0] == pytest.approx(scaler.predict_proba([[odds]])[0, 1], rel=1e-6)
