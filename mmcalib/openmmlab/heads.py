@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mmcalib.errors import UserError
+from mmcalib.openmmlab.samples import IGNORE_INDEX
 
 
 def find_head(model: nn.Module) -> nn.Module | None:
@@ -17,6 +18,12 @@ def classes_of_head(model: nn.Module) -> int | None:
     """Return the number of classes of a model's head; None if it has no such attribute."""
     num_classes = getattr(find_head(model), 'num_classes', None)
     return num_classes if isinstance(num_classes, int) else None
+
+
+def label_ignored_by_head(model: nn.Module) -> int:
+    """Return the label of the pixels that a model's head leaves out; mmseg's 255 without one."""
+    ignore_index = getattr(find_head(model), 'ignore_index', None)
+    return IGNORE_INDEX if ignore_index is None else ignore_index
 
 
 def has_several_labels(model: nn.Module) -> bool:

@@ -17,8 +17,13 @@ from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
-from mmcalib.openmmlab.heads import find_head, has_several_labels, returns_scores
-from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples, sample_name, with_logits
+from mmcalib.openmmlab.heads import (
+    find_head,
+    has_several_labels,
+    label_ignored_by_head,
+    returns_scores,
+)
+from mmcalib.openmmlab.samples import read_samples, sample_name, with_logits
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
@@ -52,20 +57,24 @@ class RunnerSource:
     a sigmoid, and beyond 87 below the highest of a softmax.
 
     Args:
-        model: The model of either toolbox, which the threshold and the ignored label are taken of.
+        model: The model of either toolbox, of whose head the threshold is taken.
         loader: The loader of the split, whose sampler does not shuffle.
+        ignore_index: Label of the pixels to leave out; None for the one that the head ignores.
     """
 
     in_order = True
 
-    def __init__(self, model: nn.Module, loader: DataLoader) -> None:
+    def __init__(
+        self, model: nn.Module, loader: DataLoader, *, ignore_index: int | None = None
+    ) -> None:
         member = model.module if isinstance(model, MeanProbabilityModel) else model
         head = find_head(member)
         self.loader = loader
         self.threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
         self.several_labels = has_several_labels(model)
-        ignore_index = getattr(head, 'ignore_index', None)
-        self.ignore_index = IGNORE_INDEX if ignore_index is None else ignore_index
+        if ignore_index is None:
+            ignore_index = label_ignored_by_head(member)
+        self.ignore_index = ignore_index
         self.from_scores = False
         self.was_read = False
         self.gather = all_gather_object

@@ -5,6 +5,7 @@ The docstring of each check names the harm that it prevents: a wrong number, or 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
@@ -25,7 +27,9 @@ from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
+from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
+from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.runs.checkpoint import check_classes, class_names
 from mmcalib.runs.missing_data import missing_data_message
 from mmcalib.tensors import unchanged_randomness
@@ -87,7 +91,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     loops = {split: getattr(runner, f'{split}_loop') for split in present_splits(runner, splits)}
     first_loop = next(iter(loops.values()), None)
     for split, loop in loops.items():
-        check_metrics(split, loop, classes)
+        check_metrics(split, loop, model)
         check_samples(split, loop, classes, first_loop)
     if 'train' in loops:
         if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy.
@@ -146,14 +150,37 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
             raise UserError(f'the {split} data: {error.reason}') from error
 
 
-def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
+def check_metrics(split: str, loop: BaseLoop, model: nn.Module) -> None:
     """Refuse metrics that end in an error after hours, or overwrite or mislead each other."""
     if split == 'train':
         return
     metrics = loop.evaluator.metrics
+    classes = classes_of_head(model)
+    warn_of_other_ignored_label(split, metrics, set_head_options(model, metrics))
     check_top_k(split, metrics, classes)
     check_distinct_keys(split, metrics)
     check_ood_metrics(split, metrics, classes)
+
+
+def warn_of_other_ignored_label(
+    split: str, metrics: Sequence[BaseMetric], ignore_index: int
+) -> None:
+    """Warn of a toolbox's metric that counts the label which the model was not trained on.
+
+    Its figures are wrong then, and other ones than those of the metrics beside it.
+    """
+    for metric in metrics:
+        other = getattr(metric, 'ignore_index', None)
+        if isinstance(metric, ListMetric) or other is None or other == ignore_index:
+            continue
+        name = type(metric).__name__
+        print_log(
+            f'{split}_evaluator: {name} leaves out label {other}, but calibration is measured '
+            f'without label {ignore_index}: set ignore_index={ignore_index} of {name}, or '
+            f'ignore_index={other} of a CalibrationMetric',
+            'current',
+            logging.WARNING,
+        )
 
 
 def check_top_k(split: str, metrics: Sequence[BaseMetric], classes: int | None) -> None:

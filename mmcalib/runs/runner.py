@@ -20,7 +20,7 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, check_writable
 from mmcalib.openmmlab.hooks import SameBuffersHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
-from mmcalib.openmmlab.hooks.several_labels_hook import SeveralLabelsHook
+from mmcalib.openmmlab.hooks.head_options_hook import HeadOptionsHook
 from mmcalib.runs.checks import error_reason
 from mmcalib.runs.config_tree import walk
 from mmcalib.runs.processes import join_processes
@@ -56,7 +56,7 @@ def build_runner(cfg: Config) -> Runner:
     runner.register_hook(TrainingFactsHook(facts))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())
-    runner.register_hook(SeveralLabelsHook())
+    runner.register_hook(HeadOptionsHook())
     if cfg.launcher != 'none':  # All processes validate the model that is saved.
         runner.register_hook(SameBuffersHook())
     for hook in runner.hooks:

@@ -9,9 +9,11 @@ from evaluators import evaluate
 from samples import as_segmented, segmented
 from scipy.special import entr, logsumexp, softmax
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from tiny_models import fcn_head, segmentor
 
 from mmcalib.metrics import scores_of_logits
 from mmcalib.metrics.ood_scores import SCORES
+from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.metrics import OODMetric, list_metric
 
 SETS = dict(near=['one'], far=['two', 'three'])
@@ -200,3 +202,11 @@ def test_ood_metric_class_as_ood_equals_negative_labels():
         sample['gt_label'] = sample['gt_label'].where(sample['gt_label'] >= 0, torch.tensor(4))
     actual = evaluate(samples, OODMetric(ood_index=4, prefix='unseen'))
     assert actual == {key.replace('ood', 'unseen'): value for key, value in expected.items()}
+
+
+def test_set_head_options_ood_index_that_the_head_ignores_raises():
+    """Pixels that do not count cannot be out of distribution too."""
+    model = segmentor(fcn_head(ignore_index=0))
+    with pytest.raises(ValueError, match='ood_index and ignore_index are both 0'):
+        set_head_options(model, [OODMetric(ood_index=0)])
+    assert set_head_options(model, [OODMetric(ood_index=0, ignore_index=-1)]) == 0

@@ -36,6 +36,7 @@ from mmcalib.commands.calibrate.refusals import (
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import find_head
+from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.posthoc.affine import TemperatureScaler
@@ -234,7 +235,7 @@ def calibrate_runner(
     group_of_image = groups_of_images(loader.dataset, options.groups)
     if division.cross_fit or scaler is None:
         check_groups(group_of_image, options)
-    source = RunnerSource(runner.model, loader)
+    source = split_source(runner, division.split, loader)
     expected = Placement(reason='a mean is in no single model')
     if sink.has_model:
         expected = source.expected_placement(runner.model, scaler or TemperatureScaler())
@@ -267,11 +268,18 @@ def calibrate_runner(
     return calibrated
 
 
+def split_source(runner: Runner, split: str, loader: Iterable) -> RunnerSource:
+    """Return a split as the source of a calibration, which counts the pixels that its test does."""
+    metrics = getattr(runner, f'{split}_loop').evaluator.metrics
+    ignore_index = set_head_options(runner.model, metrics)
+    return RunnerSource(runner.model, loader, ignore_index=ignore_index)
+
+
 def effect_on_test(
     runner: Runner, loader: Iterable, fitted: RunnerSource, calibrated: Calibrated
 ) -> Effect:
     """Return the metrics before and after on test images, which the scaling has not seen."""
-    source = RunnerSource(runner.model, loader)
+    source = split_source(runner, 'test', loader)
     source.from_scores = fitted.from_scores
     unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
     return measure_effect(

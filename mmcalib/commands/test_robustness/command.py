@@ -22,6 +22,7 @@ from mmcalib.cli.test_robustness import RobustnessOptions
 from mmcalib.commands.test_robustness.test_sets import TestSet, plan_test_sets, set_test_loader
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
+from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.metric_columns import CLEAN, headline_text
@@ -100,6 +101,7 @@ def compare_few_metrics(runner: Runner) -> None:
     """Replace the calibration metrics by the compared ones, with the options of the main metric."""
     evaluator = runner.test_evaluator
     runner._test_evaluator = evaluator  # Every test loop that is built takes it.
+    set_head_options(runner.model, evaluator.metrics)
     kept_metrics = []
     kept_options = {}
     for metric in evaluator.metrics:

@@ -24,8 +24,8 @@ from mmcalib.metrics.statistics import (
 )
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
-from mmcalib.options import check_choice, check_ignore_index, check_integer
+from mmcalib.openmmlab.samples import read_samples
+from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.predictions.image_predictions import (
     IGNORED,
@@ -75,7 +75,8 @@ class CalibrationMetric(ListMetric):
     Args:
         metrics: Names of metrics; the reference lists all of them.
         num_bins: Number of bins; the paper uses 15.
-        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        ignore_index: Label of the pixels to leave out; None for the one that the head of the model
+            ignores, which the tools tell; 255 in other tools. Classifiers do not use it.
         protocol: How a segmentation is evaluated: ``'pooled'``, all valid pixels of all images;
             ``'foreground'``, those not of label 0; ``'image'``, the mean over images; ``'paper'``,
             the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
@@ -119,7 +120,7 @@ class CalibrationMetric(ListMetric):
         metrics: Sequence[str] = ('ECE', 'AECE'),
         *,
         num_bins: int = 15,
-        ignore_index: int = IGNORE_INDEX,
+        ignore_index: int | None = None,
         protocol: str = 'pooled',
         boundary_width: int = 3,
         confidence_interval: float | None = None,
@@ -131,13 +132,12 @@ class CalibrationMetric(ListMetric):
         several_labels: bool = False,
         **base: Any,
     ) -> None:
-        super().__init__(**base)
+        super().__init__(ignore_index=ignore_index, **base)
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise UserError(f'metrics must be some of {NAMES}, got none')
         self.required = {find_metric(name).required for name in self.metrics} - {None}
         self.num_bins = check_integer('num_bins', num_bins)
-        self.ignore_index = check_ignore_index(ignore_index)
         self.protocol = check_choice('protocol', protocol, PROTOCOLS)
         self.boundary_width = check_integer('boundary_width', boundary_width)
         self.confidence_interval = confidence_interval

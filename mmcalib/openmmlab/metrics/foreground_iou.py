@@ -12,7 +12,7 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.metrics.protocols import BACKGROUND_LABEL, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
+from mmcalib.openmmlab.samples import read_samples
 
 
 @METRICS.register_module()
@@ -26,17 +26,13 @@ class ForegroundIoU(ListMetric):
     paper's published code; mmseg's ``IoUMetric`` averages over the background too.
 
     Args:
-        ignore_index: Label of the pixels to leave out.
-        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: ``ignore_index``, as of :class:`CalibrationMetric`, and options of mmengine's
+            ``BaseMetric``, such as ``prefix``.
 
     Raises:
         ValueError: For data with ``reduce_zero_label``, whose class 0 is no background; while
             evaluating, for samples without a segmentation or labels.
     """
-
-    def __init__(self, *, ignore_index: int = IGNORE_INDEX, **options) -> None:
-        super().__init__(**options)
-        self.ignore_index = ignore_index
 
     def check_meta(self, meta: Mapping) -> None:
         """Raise a UserError if class 0 is no background."""

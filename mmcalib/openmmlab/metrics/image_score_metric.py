@@ -26,7 +26,7 @@ from mmcalib.metrics.image_scores import (
 from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import IGNORE_INDEX, read_samples
+from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_choices, check_number
 from mmcalib.predictions.image_predictions import IGNORED, class_columns
 
@@ -58,13 +58,13 @@ class ImageScoreMetric(ListMetric):
         failure: Risk above which an image counts as a failure, for AUROC.
         background: Class that is not an object; None for the one that the data set calls
             background.
-        ignore_index: Label of the pixels to leave out of the risk.
         confidence_interval: Coverage of intervals over images; None for no intervals.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
         out_file: Path of a ``.csv`` file for the risk and the scores of each image, for
             ``tools/visualize.py images``.
-        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: ``ignore_index``, as of :class:`CalibrationMetric`, and options of mmengine's
+            ``BaseMetric``, such as ``prefix``.
 
     Raises:
         OSError: If `out_file` cannot be written.
@@ -81,7 +81,6 @@ class ImageScoreMetric(ListMetric):
         risk: str = 'IoU',
         failure: float = 0.5,
         background: int | None = None,
-        ignore_index: int = IGNORE_INDEX,
         confidence_interval: float | None = 0.95,
         num_bootstrap: int = 1000,
         seed: int = 0,
@@ -93,7 +92,6 @@ class ImageScoreMetric(ListMetric):
         self.risk = check_choice('risk', risk, RISKS)
         self.failure = check_number('failure', failure, most=1)
         self.background = background
-        self.ignore_index = ignore_index
         self.intervals = dict(
             confidence_interval=confidence_interval, num_bootstrap=num_bootstrap, seed=seed
         )

@@ -14,11 +14,29 @@ from mmengine.logging import print_log
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.metrics.kept_memory import KeptMemory
-from mmcalib.openmmlab.samples import background_index, sample_name
+from mmcalib.openmmlab.samples import IGNORE_INDEX, background_index, sample_name
+from mmcalib.options import check_ignore_index
 
 
 class ListMetric(BaseMetric):
-    """Base of the metrics that keep one result per sample, so that mmengine drops repeated ones."""
+    """Base of the metrics that keep one result per sample, so that mmengine drops repeated ones.
+
+    Args:
+        ignore_index: Label of the pixels to leave out; None for the one that the head of the model
+            ignores, which our tools set, and 255 in others. Classifiers do not use it.
+        **base: Options of mmengine's ``BaseMetric``.
+    """
+
+    def __init__(self, *, ignore_index: int | None = None, **base: Any) -> None:
+        super().__init__(**base)
+        self.declares_ignore_index = ignore_index is not None
+        if ignore_index is None:
+            ignore_index = IGNORE_INDEX
+        self.use_ignore_index(check_ignore_index(ignore_index))
+
+    def use_ignore_index(self, ignore_index: int) -> None:
+        """Leave out the pixels of a label."""
+        self.ignore_index = ignore_index
 
     def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
         """Keep what ``read(sample)`` of a subclass returns for each sample."""

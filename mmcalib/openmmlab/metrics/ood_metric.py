@@ -24,12 +24,7 @@ from mmcalib.metrics.ood_scores import (
 from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.names import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import (
-    IGNORE_INDEX,
-    read_field,
-    read_samples,
-    with_logits,
-)
+from mmcalib.openmmlab.samples import read_field, read_samples, with_logits
 from mmcalib.options import check_choices
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
 from mmcalib.tensors import at_least_single
@@ -68,8 +63,8 @@ class OODMetric(ListMetric):
     Args:
         scores: One or more of ``max_probability``, ``entropy``, ``max_logit`` and ``energy``.
         ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
-        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
-        **options: Options of mmengine's ``BaseMetric``, such as ``prefix``.
+        **options: ``ignore_index``, as of :class:`CalibrationMetric`, and options of mmengine's
+            ``BaseMetric``, such as ``prefix``.
 
     Attributes:
         counts: Numbers of ``'ID'`` predictions and of those of each OOD set in the last evaluation,
@@ -87,18 +82,20 @@ class OODMetric(ListMetric):
         scores: Sequence[str] = ('max_probability',),
         *,
         ood_index: int | None = None,
-        ignore_index: int = IGNORE_INDEX,
         **options,
     ) -> None:
+        self.ood_index = ood_index
         super().__init__(**options)
         self.scores = check_choices('scores', scores, SCORES)
-        if ood_index is not None and ood_index == ignore_index:
+
+    def use_ignore_index(self, ignore_index: int) -> None:
+        """Leave out the pixels of a label, or raise a UserError if it is that of OOD pixels."""
+        if ignore_index == self.ood_index:
             raise UserError(
-                f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label '
-                'that is neither left out nor OOD, such as -1'
+                f'ood_index and ignore_index are both {ignore_index}: set ignore_index of '
+                'OODMetric to a label that is neither left out nor OOD, such as -1'
             )
-        self.ood_index = ood_index
-        self.ignore_index = ignore_index
+        super().use_ignore_index(ignore_index)
 
     def read(self, sample: dict) -> OODCounts:
         """Return the scores of the valid predictions of an image, and which of them are OOD."""

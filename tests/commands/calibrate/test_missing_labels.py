@@ -1,5 +1,6 @@
 """Labels that lack a class, or say nothing about the predictions."""
 
+import json
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ PACK = {DIGITS: 'PackInputs', SCENES: 'PackSegInputs'}
 
 @TRANSFORMS.register_module(force=True)
 class ChangeLabels(BaseTransform):
-    """Changes labels to masks of 0 and 255, to lack class 3, or to another order of classes."""
+    """Changes labels to masks of 0 and 255, to lack class 3 or 255, or to another order."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -27,6 +28,9 @@ class ChangeLabels(BaseTransform):
         elif self.kind == 'no 3':
             mask = results['gt_seg_map']
             mask[mask == 3] = 255
+        elif self.kind == 'no 255':
+            mask = results['gt_seg_map']
+            mask[mask == 255] = 3
         return results
 
 
@@ -73,3 +77,23 @@ def test_calibrate_class_without_labels_is_named(scenes, calibrate):
     content, output = calibrate(write_config(SCENES, 'no 3'), scenes, cfg=FEW[SCENES])
     assert record_in(content)['unlabelled'] == ['2']
     assert 'No label is of class 2:' in output
+
+
+@pytest.mark.parametrize(('declared', 'expected'), [(None, 3), (5, 5)])
+def test_calibrate_ignored_label_of_head_or_metric_counts_as_in_test(
+    declared, expected, scenes, calibrate, run
+):
+    """A head that leaves out label 3 has not learned it, so that its pixels must not count."""
+    config = write_config(SCENES, 'no 255')
+    cfg = [*FEW[SCENES], 'model.decode_head.ignore_index=3']
+    if declared is not None:
+        cfg.append(f'val_evaluator.1.ignore_index={declared}')
+    content, output = calibrate(config, scenes, cfg=cfg)
+    assert 'IoUMetric leaves out label 255' in output
+    options = ['--split', 'val', '--work-dir', 'tested', '--cfg-options', *cfg]
+    assert 'IoUMetric leaves out label 255' in run('test.py', config, scenes, *options)
+    results = json.loads(Path('tested/results_val.json').read_text())
+    assert results['evaluation']['ignore_index'] == expected
+    before = record_in(content)['fitted']['before']
+    assert results['metrics']['calibration/ECE'] == pytest.approx(before['ECE'], abs=1e-4)
+    assert 0 < record_in(content)['num_predictions'] < 6 * 40 * 40
