@@ -224,8 +224,11 @@ class LogitScaler(BaseEstimator):
         return self.fit_rows(rows.select(is_kept), FitStart(temperature, tensors))
 
     def _set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        tensors = {}
         for name, value in parameters.items():
-            tensor = torch.as_tensor(value, dtype=torch.float64, device='cpu')
+            tensors[name] = torch.as_tensor(value, dtype=torch.float64, device='cpu')
+        self.check_learned(tensors)
+        for name, tensor in tensors.items():
             setattr(self, f'{name}_', tensor if tensor.ndim else tensor.item())
 
     def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Any]:
@@ -439,19 +442,27 @@ class LogitScaler(BaseEstimator):
             **options: The options of the method.
 
         Raises:
-            ValueError: If the method has other parameters.
+            ValueError: See :meth:`check_learned`.
         """
-        cls.check_learned({name: torch.as_tensor(value) for name, value in parameters.items()})
         scaler = cls(**options)
         scaler._set_parameters(parameters)
         return scaler
 
     @classmethod
     def check_learned(cls, tensors: Mapping[str, Tensor]) -> None:
-        """Raise a ValueError for tensors that are not the method's parameters, by name and axes."""
+        """Raise a ValueError for tensors that are not parameters of the method.
+
+        They have its names and numbers of axes and are finite; a temperature is above 0.
+        """
         axes = {name: value.ndim for name, value in tensors.items()}
         if axes != cls.learned:
             raise ValueError(f'{cls.method} learns (axes) {cls.learned}, got {axes}')
+        for name, value in tensors.items():
+            wrong = value[~value.isfinite()]
+            if len(wrong):
+                raise ValueError(f'{name} must be finite, got {wrong[0].item()}')
+            if name == 'temperature' and (value <= 0).any():
+                raise ValueError(f'{name} must be above 0, got {value.min().item():.7g}')
 
     def save(self, path: str | Path) -> None:
         """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads.

@@ -178,3 +178,30 @@ def test_load_scaler_other_file_raises(content, message, tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         load_scaler(path)
+
+
+INVALID_PARAMETERS = {
+    'temperature': ({'temperature': 0.0}, 'above 0, got 0'),
+    'class-temperatures': ({'temperature': [1.0, -2.5]}, 'above 0, got -2.5'),
+    'vector': ({'scale': [1.0, float('nan')], 'shift': [0.0, 0.0]}, 'scale must .*finite, got nan'),
+    'platt': ({'scale': 1.0, 'shift': float('-inf')}, 'shift must .*finite, got -inf'),
+    'isotonic': (
+        {'temperature': float('inf'), 'knots': [0.0], 'errors': [0.5]},
+        'temperature must .*finite, got inf',
+    ),
+}
+
+
+@pytest.mark.parametrize('method', INVALID_PARAMETERS)
+def test_scaler_invalid_parameter_raises_with_value_and_file(method, tmp_path):
+    parameters, message = INVALID_PARAMETERS[method]
+    with pytest.raises(ValueError, match=message):
+        SCALERS[method].from_parameters(parameters)
+    content = {'method': method, 'options': {}, 'parameters': parameters, 'num_logits': 2}
+    path = tmp_path / 'scaler.json'
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f'scaler.json .*{message}'):
+        load_scaler(path)
+    tensors = {name: torch.tensor(value) for name, value in parameters.items()}
+    with pytest.raises(UserError, match=message):
+        AttachedScaling(method).load_state_dict(tensors)
