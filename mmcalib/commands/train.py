@@ -27,7 +27,7 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import continues_in_work_dir, newest_checkpoint, resume_from
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.work_dir import SavedConfig, locked, set_aside
+from mmcalib.runs.work_dir import SavedConfig, locked, locked_checkpoint_folder, set_aside
 
 LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 
@@ -80,17 +80,19 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         The metrics of the test, or None without one.
 
     Raises:
-        UserError: If another training or test runs in the work dir.
+        UserError: If another training or test runs in the work dir; if the checkpoints go to a
+            folder with those of another training.
     """
     splits = ['train', 'val', 'test'] if test else ['train', 'val']
-    with locked(cfg.work_dir, first=is_first_process(cfg.launcher)):
+    is_first = is_first_process(cfg.launcher)
+    with locked(cfg.work_dir, first=is_first), locked_checkpoint_folder(cfg, first=is_first):
         earlier_config = SavedConfig.read(cfg)
         try:
             runner = build_runner(cfg)
             build_data(runner, splits)
             check_run(runner, splits)
         except BaseException:
-            if is_first_process(cfg.launcher):
+            if is_first:
                 earlier_config.restore()
             raise
         log_start(runner, splits)

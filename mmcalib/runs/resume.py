@@ -36,6 +36,7 @@ from mmcalib.runs.checkpoint import (
 from mmcalib.runs.record import differences
 from mmcalib.runs.safe_loading import damage
 from mmcalib.runs.training import FACTS, config_facts, find_losses
+from mmcalib.runs.work_dir import checkpoint_folder, move_aside
 
 # The keys of train_cfg that a resumed training may change.
 LENGTH = ('max_epochs', 'max_iters')
@@ -97,9 +98,10 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def continues_in_work_dir(cfg: Config) -> bool:
-    """Return whether a training is resumed from a checkpoint in its own work dir."""
+    """Return whether a training is resumed from a checkpoint of its own work dir."""
     start = cfg.get('load_from') if cfg.get('resume') else None
-    return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
+    folders = [Path(cfg.work_dir).resolve(), checkpoint_folder(cfg).resolve()]
+    return bool(start) and Path(start).resolve().parent in folders
 
 
 def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None:
@@ -302,8 +304,8 @@ class ResumeHook(Hook):
 
     mmengine saves a step before it validates it, and does not validate it after a resume: the best
     checkpoint would be another one, and a loss that learns from validations would miss one. A best
-    checkpoint that a stop has left behind is removed when the training ends. The absolute paths in
-    a checkpoint become those in the run's folder, which may be a copy.
+    checkpoint that a stop has left behind is moved aside when the training ends. The absolute paths
+    in a checkpoint become those in the run's folder, which may be a copy.
     """
 
     # Behind CheckpointHook, which finds its folder before a training, and publishes after it.
@@ -355,15 +357,21 @@ class ResumeHook(Hook):
             kept += getattr(hook, 'best_ckpt_path_dict', {}).values()
             for path in kept:
                 if path and Path(path).is_file():
-                    _remove_other_best(Path(path))
+                    _move_other_best(Path(path))
 
 
-def _remove_other_best(best: Path) -> None:
-    """Remove the checkpoints that are named as the best one but for their epoch or iteration."""
+def _move_other_best(best: Path) -> None:
+    """Move the checkpoints aside that are named as the best one but for their epoch or iteration.
+
+    Their names do not tell whether this training wrote them.
+    """
     same_metric = re.compile(re.escape(best.stem.rstrip('0123456789')) + r'\d+')
-    for other in best.parent.glob(f'best_*{best.suffix}'):
-        if other != best and same_metric.fullmatch(other.stem):
-            other.unlink()
+    others = []
+    for path in best.parent.glob(f'best_*{best.suffix}'):
+        if path != best and same_metric.fullmatch(path.stem):
+            others.append(path)
+    if others:
+        move_aside(best.parent, others)
 
 
 def _checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:

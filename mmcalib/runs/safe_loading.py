@@ -24,7 +24,6 @@ from mmcalib.runs.record import digest
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 NAME_WITH_HASH = re.compile(r'-([0-9a-f]{8,})[.]')  # as published weights have it
-CUT_OFF = 'it was not written to its end'
 DATE = re.compile(r'(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])')
 
 
@@ -174,4 +173,4 @@ def damage(path: str | Path) -> str | None:
         start = file.read(2)
         if start[:1] == b'\x80' or zipfile.is_zipfile(file):  # \x80: PyTorch before 1.6
             return None
-    return CUT_OFF if start == b'PK' else 'it is another kind of file'
+    return 'it was not written to its end' if start == b'PK' else 'it is another kind of file'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from mmengine.config import Config
 from mmcalib.errors import UserError
 from mmcalib.files import EARLIER, RESULTS, VALIDATION_RESULTS, check_writable
 from mmcalib.runs.record import Record, checkpoint_paths
-from mmcalib.runs.safe_loading import CUT_OFF, damage
 
 # Files that a training and its test leave beside logs.
 RUN_FILES = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
@@ -26,8 +26,7 @@ def set_aside(
     """Move the files of an earlier run in a work dir into its next free folder ``earlier_N``.
 
     So one work dir never holds checkpoints and results of two trainings. Folders of tests go with
-    the checkpoints that they tested, and logs stay. A checkpoint that was cut off, as by a kill in
-    the first save of a training, cannot be read and is removed.
+    the checkpoints that they tested, and logs stay.
 
     Args:
         folder: The work dir, which may be missing.
@@ -42,28 +41,30 @@ def set_aside(
     paths = []
     for pattern in RUN_FILES:
         for path in sorted(folder.glob(pattern)):
-            if not path.is_file() or path.resolve() == kept:
-                continue
-            if path.suffix == '.pth' and damage(path) == CUT_OFF:
-                path.unlink()
-            else:
+            if path.is_file() and path.resolve() != kept:
                 paths.append(path)
     if not paths:
         return None
+    # The config of an attached calibration lies beside its checkpoint.
+    paths += [path.with_suffix('.py') for path in paths if path.suffix == '.pth']
+    paths = [path for path in paths if path.exists()]
+    paths += folders_of_tests(folder, paths)
+    backup_dir = move_aside(folder, paths)
+    if config is not None and config.text is not None:
+        (backup_dir / config.path.name).write_bytes(config.text)
+    return backup_dir
+
+
+def move_aside(folder: Path, paths: Sequence[Path]) -> Path:
+    """Move paths into the next free folder ``earlier_N`` of a folder, and return it."""
     backup_dir = next(
         folder / f'{EARLIER}{number}'
         for number in itertools.count(1)
         if not (folder / f'{EARLIER}{number}').exists()
     )
-    # The config of an attached calibration lies beside its checkpoint.
-    paths += [path.with_suffix('.py') for path in paths if path.suffix == '.pth']
-    paths = [path for path in paths if path.exists()]
-    paths += folders_of_tests(folder, paths)
     backup_dir.mkdir()
     for path in paths:
         path.rename(backup_dir / path.name)
-    if config is not None and config.text is not None:
-        (backup_dir / config.path.name).write_bytes(config.text)
     return backup_dir
 
 
@@ -145,3 +146,43 @@ def locked(folder: str | Path, *, first: bool = True) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def checkpoint_folder(cfg: Config) -> Path:
+    """Return the folder of a run's checkpoints: the work dir, or one in its CheckpointHook's own.
+
+    mmengine joins the ``out_dir`` of the hook and the last part of the work dir.
+    """
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    work_dir = os.path.abspath(cfg.work_dir)
+    out_dir = hook.get('out_dir') or work_dir
+    return Path(work_dir if out_dir == work_dir else os.path.join(out_dir, Path(work_dir).name))
+
+
+@contextmanager
+def locked_checkpoint_folder(cfg: Config, *, first: bool = True) -> Iterator[None]:
+    """Hold the folder of a run's checkpoints where it is not the work dir, see :func:`locked`.
+
+    Trainings whose work dirs have one last name share it. mmengine would replace and remove the
+    checkpoints of an earlier one: lost data.
+
+    Raises:
+        UserError: If it has checkpoints, and the run does not go on from those.
+    """
+    folder = checkpoint_folder(cfg)
+    if str(folder) == os.path.abspath(cfg.work_dir) or ':/' in str(folder):  # or a remote one
+        yield
+        return
+    with locked(folder, first=first):
+        last = Path(cfg.work_dir, 'last_checkpoint')
+        is_resumed = (
+            cfg.get('resume')
+            and last.is_file()
+            and Path(last.read_text().strip()).parent.resolve() == folder.resolve()
+        )
+        if not is_resumed and any(folder.glob('*.pth')):
+            raise UserError(
+                f'{folder} has checkpoints of an earlier training, which this one would replace: '
+                'set default_hooks.checkpoint.out_dir to another folder, or move them'
+            )
+        yield

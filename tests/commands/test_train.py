@@ -61,6 +61,7 @@ def test_train_killed_and_resumed_equals_uninterrupted(loop, kill_before, run, t
     run('train.py', 'whole.py', '--work-dir', 'resumed', '--resume')
     best_files = {path.name for path in Path('resumed').glob('best_*')}
     assert best_files == {best.name, 'best_of_mine.pth'}
+    assert len(list(Path('resumed/earlier_1').iterdir())) == 1
     assert read_metrics('resumed') == read_metrics('whole')
 
 

@@ -372,14 +372,49 @@ def test_train_refused_moves_no_earlier_files(trained, tmp_path):
     assert set_aside(tmp_path / 'none') is None
 
 
-def test_set_aside_removes_checkpoint_that_was_cut_off(trained, tmp_path):
-    whole = trained.read_bytes()
-    (tmp_path / 'epoch_1.pth').write_bytes(whole[: len(whole) // 2])
-    assert set_aside(tmp_path) is None
-    assert not list(tmp_path.iterdir())
-    (tmp_path / 'epoch_1.pth').write_bytes(whole)
+def test_set_aside_checkpoint_that_was_cut_off_is_kept(tmp_path):
+    torch.save({}, tmp_path / 'whole.pth')
+    part = (tmp_path / 'whole.pth').read_bytes()[:100]
+    (tmp_path / 'whole.pth').rename(tmp_path / 'epoch_1.pth')
+    (tmp_path / 'epoch_1.pth').write_bytes(part)
     assert set_aside(tmp_path) == tmp_path / 'earlier_1'
-    assert (tmp_path / 'earlier_1/epoch_1.pth').read_bytes() == whole
+    assert (tmp_path / 'earlier_1/epoch_1.pth').read_bytes() == part
+
+
+@pytest.mark.parametrize('work_dir', ['first/run', 'other/run'])
+def test_train_out_dir_with_checkpoints_of_other_training_refused(work_dir, tmp_path):
+    """mmengine joins `out_dir` and the last part of the work dir, which trainings may share."""
+    out_dir = dict(default_hooks__checkpoint__out_dir=str(tmp_path / 'disk'))
+    train_and_test(small_config(tmp_path / 'first/run', **out_dir), test=False)
+    folder = tmp_path / 'disk/run'
+    before = {path.name: path.read_bytes() for path in folder.glob('*.pth')}
+    assert len(before) == 2  # the last and the best
+    files = sorted((tmp_path / 'first/run').iterdir())
+    with pytest.raises(UserError, match=r'disk/run has checkpoints.*out_dir to another folder'):
+        train_and_test(small_config(tmp_path / work_dir, randomness__seed=1, **out_dir))
+    assert {path.name: path.read_bytes() for path in folder.glob('*.pth')} == before
+    assert sorted((tmp_path / 'first/run').iterdir()) == files
+
+
+def test_train_out_dir_resumed_goes_on_there(tmp_path):
+    out_dir = dict(default_hooks__checkpoint__out_dir=str(tmp_path / 'disk'))
+    work_dir = tmp_path / 'run'
+    train_and_test(small_config(work_dir, **out_dir), test=False)
+    start = str(tmp_path / 'disk/run/epoch_1.pth')
+    (work_dir / 'results.json').touch()
+    changes = dict(resume=True, load_from=start, train_cfg__max_epochs=2)
+    train_and_test(small_config(work_dir, **out_dir, **changes), test=False)
+    assert (tmp_path / 'disk/run/epoch_2.pth').is_file()
+    assert not (work_dir / 'earlier_1').exists()
+    # In another work dir, it would replace what the first one still names.
+    with pytest.raises(UserError, match='has checkpoints of an earlier training'):
+        train_and_test(small_config(tmp_path / 'other/run', **out_dir, **changes))
+
+
+def test_train_out_dir_in_use_refused(tmp_path):
+    out_dir = dict(default_hooks__checkpoint__out_dir=str(tmp_path / 'disk'))
+    with locked(tmp_path / 'disk/run'), pytest.raises(UserError, match='disk/run is in use'):
+        train_and_test(small_config(tmp_path / 'other/run', **out_dir))
 
 
 def test_resume_damaged_last_takes_newest_whole(tmp_path, capsys):

@@ -78,7 +78,9 @@ def sweep_parameter(options: SweepOptions) -> int:
             config = str(folder / Path(config).name)
             cfg.dump(config)
             print(f'The config lacked {", ".join(additions)}: the trainings are those of {config}')
-        trainings = plan_trainings(folder, parameter, options.seeds or [])
+        checkpoint_hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+        out_dir = checkpoint_hook.get('out_dir')
+        trainings = plan_trainings(folder, parameter, options.seeds or [], out_dir)
         check_alike(trainings, parameter.name)
         # A sweep that is killed in its first training must not continue with other settings.
         write_summary(folder, settings, trainings)

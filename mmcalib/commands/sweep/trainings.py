@@ -33,12 +33,14 @@ class Training:
         name: Path of the work dir below it, such as ``margin=6/seed1``.
         value: Value of the parameter.
         seed: Seed of the training, None for the config's own.
+        out_dir: Folder for the checkpoints of all trainings, None for their work dirs.
     """
 
     folder: Path
     name: str
     value: Value
     seed: int | None
+    out_dir: str | None = None
 
     @property
     def work_dir(self) -> Path:
@@ -56,7 +58,9 @@ class Training:
         return Record.read(file) if file.is_file() else None
 
 
-def plan_trainings(folder: Path, parameter: Parameter, seeds: Sequence[int]) -> list[Training]:
+def plan_trainings(
+    folder: Path, parameter: Parameter, seeds: Sequence[int], out_dir: str | None = None
+) -> list[Training]:
     """Return a training for each value and seed; those of earlier calls take part."""
     values = set(parameter.values)
     seeds = list(seeds)
@@ -68,9 +72,9 @@ def plan_trainings(folder: Path, parameter: Parameter, seeds: Sequence[int]) -> 
     for value in sorted(values, key=lambda value: (isinstance(value, str), value)):
         name = f'{parameter.name}={value_text(value)}'
         if not seeds:
-            trainings.append(Training(folder, name, value, seed=None))
+            trainings.append(Training(folder, name, value, None, out_dir))
         for seed in dict.fromkeys(seeds):
-            trainings.append(Training(folder, f'{name}/seed{seed}', value, seed))
+            trainings.append(Training(folder, f'{name}/seed{seed}', value, seed, out_dir))
     return trainings
 
 
@@ -125,7 +129,7 @@ def test_command(
     (path,) = checkpoint_paths(training.record('val').model)
     checkpoint = training.work_dir / Path(path).name  # The folder may have been moved.
     if not checkpoint.is_file():
-        checkpoint = newest_checkpoint(training.work_dir)
+        checkpoint = path if Path(path).is_file() else newest_checkpoint(training.work_dir)
     return _command('test', [config, str(checkpoint)], training, keys, options)
 
 
@@ -154,4 +158,7 @@ def _command(
     common += ['--cfg-options', *(options.cfg_options or ()), *config_options(keys, training.value)]
     if training.seed is not None:
         common.append(f'randomness.seed={training.seed}')
+    if training.out_dir is not None:  # mmengine adds the last part of the work dir.
+        out_dir = Path(training.out_dir, training.folder.name, training.name).parent
+        common.append(f'default_hooks.checkpoint.out_dir={out_dir}')
     return [*start, str(tools / f'{name}.py'), *arguments, *common]

@@ -36,7 +36,7 @@ STAND_IN = """
 import json, pathlib, sys
 arguments = sys.argv[1:]
 folder = pathlib.Path(arguments[arguments.index('--work-dir') + 1])
-options = dict(item.split('=') for item in arguments[arguments.index('--cfg-options') + 1:])
+options = dict(item.split('=', 1) for item in arguments[arguments.index('--cfg-options') + 1:])
 margin = float(options['model.head.loss.margin'])
 with open(folder / 'calls', 'a') as calls:
     calls.write(json.dumps(arguments) + chr(10))
@@ -232,6 +232,27 @@ def test_sweep_gpus_and_options_reach_its_commands(sweep):
         assert {'--launcher', 'pytorch', '--amp', '--limit', '5'} <= set(command)
     assert '--auto-scale-lr' in train
     assert '--auto-scale-lr' not in test
+
+
+def test_sweep_out_dir_each_training_has_its_own_folder(sweep):
+    """mmengine joins `out_dir` and the last part of the work dir, here the seed's."""
+    sweep('2,6', '--seeds', '0', OPTIONS, 'default_hooks.checkpoint.out_dir=disk')
+    folders = set()
+    for value in (2, 6):
+        (option,) = [text for text in read_calls(f'{value}/seed0')[0] if '.out_dir=disk/' in text]
+        folders.add(option)
+    assert len(folders) == 2
+
+
+def test_sweep_checkpoint_outside_work_dir_is_tested(sweep):
+    sweep('6')
+    Path('work/margin=6/best_accuracy_top1_epoch_1.pth').rename('elsewhere.pth')
+    record = read_json('work/margin=6/results_val.json')
+    record['model']['members'][0]['checkpoint'] = 'elsewhere.pth'
+    change_record(6, **record)
+    Path('work/margin=6/results.json').unlink()
+    sweep('6')
+    assert read_calls(6)[-1][2] == 'elsewhere.pth'
 
 
 def test_train_command_takes_no_module_of_current_folder(tmp_path):
