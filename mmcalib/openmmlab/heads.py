@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.samples import IGNORE_INDEX
+
+# The items of a list `loss_decode` that train the logits of the prediction, by the class whose
+# `loss_by_feat` computes them; None if all do. The others train another branch.
+PREDICTING_ITEMS = {'BaseDecodeHead': None, 'PointHead': None, 'DDRHead': (0,), 'PIDHead': (1, 3)}
 
 
 def find_head(model: nn.Module) -> nn.Module | None:
     """Return the head that predicts, the last of several decode heads; None if there is none."""
     head = getattr(model, 'decode_head', getattr(model, 'head', None))
     return head[-1] if isinstance(head, nn.ModuleList) else head
+
+
+def predicting_items(head_class: object, count: int) -> Sequence[int] | None:
+    """Return which losses of a head train the logits of its prediction, None if it is not known.
+
+    Args:
+        head_class: Class of the head, or None.
+        count: Number of its losses.
+    """
+    function = getattr(head_class, 'loss_by_feat', None)
+    owner = getattr(function, '__qualname__', '').partition('.')[0]
+    if owner not in PREDICTING_ITEMS:
+        return None
+    items = PREDICTING_ITEMS[owner]
+    if items is None or max(items) >= count:
+        return range(count)
+    return items
 
 
 def classes_of_head(model: nn.Module) -> int | None:

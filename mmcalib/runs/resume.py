@@ -35,7 +35,7 @@ from mmcalib.runs.checkpoint import (
 )
 from mmcalib.runs.record import differences
 from mmcalib.runs.safe_loading import damage
-from mmcalib.runs.training import FACTS, config_facts, find_losses
+from mmcalib.runs.training import FACTS, config_facts, find_losses, predicting_losses
 from mmcalib.runs.work_dir import checkpoint_folder, move_aside
 
 # The keys of train_cfg that a resumed training may change.
@@ -123,9 +123,8 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     earlier_facts = checkpoint.meta.get(FACTS)
     if earlier_facts is None:
         return
-    loss_key = next(iter(find_losses(cfg.get('model'))), 'loss')
-    before = _settings(earlier_facts, loss_key)
-    now = _settings(facts, loss_key)
+    before = _settings(earlier_facts, cfg)
+    now = _settings(facts, cfg)
     seed = (cfg.get('randomness') or {}).get('seed')
     if seed is not None and checkpoint.meta.get('seed') is not None:
         before['randomness'] = {'seed': checkpoint.meta['seed']}
@@ -158,20 +157,34 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     )
 
 
-def _settings(facts: Mapping, loss_key: str) -> dict:
+def _settings(facts: Mapping, cfg: Mapping) -> dict:
     """Return what decides about the figures of a training, by the keys of its config."""
     training = deepcopy(facts['training'])
     training.pop('load_from', None)  # A resumed training still started from there.
     selection = training.pop('selection', {})
     return {
         '--limit': training.pop('limit', None),
-        loss_key: facts['loss'],
+        **_losses_by_path(facts['loss'], cfg),
         **training.pop('other_losses', {}),
         **training,
         'processes': training.get('processes'),
         'val_dataloader': {'dataset': selection.pop('on', None)},
         'default_hooks': {'checkpoint': selection},
     }
+
+
+def _losses_by_path(main: Mapping | None, cfg: Mapping) -> dict[str, Mapping | None]:
+    """Return the losses of a config by path, as far as the main loss in a checkpoint tells them.
+
+    Facts name each loss that is unlike the main one. So the others equal it, also where 0.4 took
+    another one for the main one, such as the first of a cascade.
+    """
+    losses = dict.fromkeys(find_losses(cfg.get('model')), main)
+    paths = list(predicting_losses(cfg)[0])
+    terms = (main or {}).get('losses', ())
+    if len(paths) > 1 and len(paths) == len(terms):
+        losses.update(zip(paths, terms, strict=True))
+    return losses or {'loss': main}
 
 
 def _take_own_hooks(settings: dict, cfg: Mapping) -> list:

@@ -12,6 +12,7 @@ from mmengine.hooks import Hook
 
 from mmcalib.files import RESULTS, VALIDATION_RESULTS
 from mmcalib.names import SYMBOLS
+from mmcalib.openmmlab.heads import predicting_items
 from mmcalib.runs.config_tree import (
     WITHOUT_EFFECT,
     constructor_options,
@@ -44,6 +45,8 @@ SELECTION = ('type', 'save_best', 'rule')
 ALWAYS_DESCRIBED = (*SYMBOLS, 'avg_non_ignore')
 # Options that a loss is never described by.
 NOT_DESCRIBED = WITHOUT_EFFECT | {'type', 'num_classes'}
+# Paths of a loss, or of an item of a list, where heads of both toolboxes have theirs.
+LOSS_OF_HEAD = re.compile(r'\.loss(_decode)?(\.\d+)?$')
 # Parts of a model that only its training needs.
 TRAINING_PARTS = frozenset((
     'auxiliary_head', 'batch_augments', 'init_cfg', 'pretrained', 'train_cfg',
@@ -151,7 +154,7 @@ def describe_selection(cfg: Mapping) -> dict:
 
 
 def find_losses(model: object) -> dict[str, Mapping]:
-    """Return the losses in a model's config and the terms of sums, by path; the main one first."""
+    """Return the losses in a model's config and the terms of sums, by path, auxiliary ones last."""
     losses = {}
     auxiliary_losses = {}
     for path, part in walk(model, 'model'):
@@ -163,22 +166,66 @@ def find_losses(model: object) -> dict[str, Mapping]:
     return losses | auxiliary_losses
 
 
+def predicting_losses(cfg: Mapping) -> tuple[dict[str, Mapping], bool]:
+    """Return the losses that train the logits of a model's prediction.
+
+    A cascade predicts by its last head, and some heads have losses of other branches.
+
+    Returns:
+        The losses by path, without the terms of sums; and whether it is known that they are these:
+        of an unknown head they are all.
+    """
+    model = cfg.get('model') or {}
+    losses = {}
+    for path, loss in find_losses(model).items():
+        is_term = any(path.startswith(f'{outer_path}.') for outer_path in losses)
+        if 'auxiliary' not in path and not is_term:
+            losses[path] = loss
+    head_path, head = _predicting_head(model)
+    paths = [path for path in losses if path.startswith(f'{head_path}.')] or list(losses)
+    paths = [path for path in paths if LOSS_OF_HEAD.search(path)] or paths
+    is_known = len(paths) < 2
+    if not is_known and 'type' in head:
+        items = predicting_items(find_class(head, cfg.get('default_scope')), len(paths))
+        if items is not None:
+            is_known = True
+            paths = [paths[item] for item in items]
+    return {path: losses[path] for path in paths}, is_known
+
+
+def _predicting_head(model: Mapping) -> tuple[str, Mapping]:
+    """Return path and config of the head that predicts, or those of a model that names none."""
+    for key in ('decode_head', 'head'):
+        head = model.get(key)
+        if isinstance(head, (list, tuple)):
+            return f'model.{key}.{len(head) - 1}', head[-1]
+        if isinstance(head, Mapping):
+            return f'model.{key}', head
+    return 'model', model
+
+
 def main_loss(cfg: Mapping) -> dict | None:
-    """Return type and options of the loss of a model's head, None if it has none."""
-    for path, loss in find_losses(cfg.get('model')).items():
-        if 'auxiliary' not in path:
-            return describe_loss(loss, cfg.get('default_scope'))
-    return None
+    """Return type and options of what trains a model's prediction, None if it has no loss.
+
+    Several losses are described as the :class:`~mmcalib.losses.CombinedLoss` that they are.
+    """
+    losses, _ = predicting_losses(cfg)
+    terms = [describe_loss(loss, cfg.get('default_scope')) for loss in losses.values()]
+    if len(terms) > 1:
+        return {'type': 'CombinedLoss', 'losses': terms}
+    return terms[0] if terms else None
 
 
 def describe_other_losses(cfg: Mapping) -> dict[str, dict]:
     """Return type and options of the losses that are unlike the main one, by path."""
     main = main_loss(cfg)
-    descriptions = {
-        path: describe_loss(loss, cfg.get('default_scope'))
-        for path, loss in find_losses(cfg.get('model')).items()
-    }
-    return {path: loss for path, loss in descriptions.items() if loss != main}
+    main_paths, _ = predicting_losses(cfg)
+    others = {}
+    for path, loss in find_losses(cfg.get('model')).items():
+        description = describe_loss(loss, cfg.get('default_scope'))
+        if path not in main_paths and description != main:
+            others[path] = description
+    return others
 
 
 def describe_loss(loss: Mapping, scope: str | None) -> dict:

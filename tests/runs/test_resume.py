@@ -13,6 +13,7 @@ from mmcalib.errors import UserError
 from mmcalib.runs.resume import resume_from
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.safe_loading import load_file
+from mmcalib.runs.training import config_facts
 
 SMALL = {
     **{f'{split}_dataloader.dataset.indices': 32 for split in ('train', 'val', 'test')},
@@ -178,3 +179,34 @@ def test_resume_checkpoint_of_other_tool_compares_nothing(trained, tmp_path):
     del content['meta']['facts']
     torch.save(content, tmp_path / 'epoch_2.pth')
     resume_from(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
+
+
+@pytest.mark.parametrize('is_cascade', [True, False])
+def test_resume_checkpoint_of_0_4_several_losses_compares_each(is_cascade, tmp_path):
+    """0.4 took the first loss for the main one, and named those that are unlike it."""
+    cross_entropy = dict(type='CrossEntropyLoss', avg_non_ignore=True)
+    mbls = dict(type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)
+    cfg = run_config('ce/digit_scenes', tmp_path)
+    head = cfg.model.decode_head
+    if is_cascade:
+        path = 'model.decode_head.{}.loss_decode'
+        cfg.model.decode_head = [
+            dict(head, loss_decode=cross_entropy),
+            dict(head, loss_decode=cross_entropy),
+            dict(head, loss_decode=mbls),
+        ]
+        others = {path.format(2): mbls}
+    else:
+        path = 'model.decode_head.loss_decode.{}'
+        head.loss_decode = [cross_entropy, mbls]
+        others = {path.format(1): mbls}
+    facts = config_facts(cfg, processes=1)
+    facts['loss'] = cross_entropy
+    facts['training']['other_losses'] = others
+    earlier = tmp_path / 'earlier.pth'
+    torch.save({'state_dict': {}, 'meta': {'facts': facts}}, earlier)
+    resume_from(cfg, str(earlier))
+    last_key = max(others)
+    cfg.merge_from_dict({f'{last_key}.margin': 4})
+    with pytest.raises(UserError, match=rf'training, {last_key}\.margin 8\.0 \(here: 4\): resume'):
+        resume_from(cfg, str(earlier))

@@ -6,6 +6,7 @@ import pytest
 from commands import ROOT
 
 from mmcalib.runs.config import load_config
+from mmcalib.runs.labels import loss_label
 from mmcalib.runs.training import (
     config_facts,
     describe_training,
@@ -115,6 +116,46 @@ def test_main_loss_is_not_auxiliary():
     assert list(find_losses(cfg.model))[-1] == path
     assert main_loss(cfg)['type'] == 'MarginLabelSmoothingLoss'
     expected = {path: {'type': 'LabelSmoothingLoss', 'alpha': 0.2}}
+    assert describe_training(cfg)['other_losses'] == expected
+
+
+def scenes_config(head_type, losses):
+    """Return a config whose segmentor has a head of a type, or a cascade of them, and losses."""
+    cfg = load('ce/digit_scenes')
+    heads = []
+    for kind, loss in zip(head_type, losses, strict=True):
+        heads.append(dict(cfg.model.decode_head, type=kind, loss_decode=loss))
+    cfg.model.decode_head = heads[0] if len(heads) == 1 else heads
+    return cfg
+
+
+MARGIN = dict(type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)
+DICE = dict(type='DiceLoss', loss_weight=3.0)
+BOUNDARY = dict(type='BoundaryLoss')
+CE = dict(type='CrossEntropyLoss', loss_weight=0.4)
+
+
+@pytest.mark.parametrize(
+    ('head_type', 'losses', 'label'),
+    [
+        (['FCNHead'], [[DICE, MARGIN]], 'DiceLoss loss_weight=3 + MbLS m=8 α=0.1'),
+        (['FCNHead', 'OCRHead'], [CE, MARGIN], 'MbLS m=8 α=0.1'),
+        (['FCNHead', 'PointHead'], [CE, [MARGIN]], 'MbLS m=8 α=0.1'),
+        (['DDRHead'], [[MARGIN, CE]], 'MbLS m=8 α=0.1'),
+        (['PIDHead'], [[CE, MARGIN, BOUNDARY, MARGIN]], 'MbLS m=8 α=0.1 + MbLS m=8 α=0.1'),
+        # Which logits the losses of an unknown head take is not known.
+        (['NoSuchHead'], [[MARGIN, DICE]], 'MbLS m=8 α=0.1 + DiceLoss loss_weight=3'),
+    ],
+)
+def test_main_loss_several_losses_names_those_of_the_prediction(head_type, losses, label):
+    cfg = scenes_config(head_type, losses)
+    assert loss_label(main_loss(cfg)) == label
+
+
+def test_main_loss_several_losses_other_ones_told_apart():
+    cfg = scenes_config(['FCNHead', 'OCRHead'], [CE, [DICE, MARGIN]])
+    described_ce = dict(CE, avg_non_ignore=False)
+    expected = {'model.decode_head.0.loss_decode': described_ce}
     assert describe_training(cfg)['other_losses'] == expected
 
 

@@ -126,7 +126,7 @@ def sweep_settings(options: SweepOptions, config: str, cfg: Config, parameter: s
     """Return what the trainings of a sweep share, for its ``sweep.json``."""
     loss = main_loss(cfg)
     for part in (loss, *loss.get('losses', ())):
-        part.pop(parameter, None)
+        part.pop(parameter.rpartition('.')[2], None)
     return {
         'experiment': experiment_name(config),
         'parameter': parameter,

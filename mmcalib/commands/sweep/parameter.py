@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics.names import ECE
 from mmcalib.runs.checks import building, measured_keys
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name
-from mmcalib.runs.training import find_losses
+from mmcalib.runs.training import find_losses, predicting_losses
 
 Value = float | str
 # These are taken before other losses that have a parameter.
@@ -26,6 +27,8 @@ PREFERRED_LOSSES = (
     losses.SoftmaxFocalLoss,
     losses.LabelSmoothingLoss,
 )
+# A name, or the dotted key of one of several losses.
+PARAMETER = re.compile(r'([^\W\d]\w*\.(\d+\.)*)*[^\W\d]\w*')
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def parse_parameter(texts: Sequence[str]) -> Parameter:
     """
     name, _, listed_values = texts[0].partition('=')
     values = tuple(dict.fromkeys(parse_value(text.strip()) for text in listed_values.split(',')))
-    if len(texts) > 1 or not name.isidentifier() or '' in values:
+    if len(texts) > 1 or not PARAMETER.fullmatch(name) or '' in values:
         raise UserError(
             'a sweep is over one parameter, --param NAME=VALUE,VALUE,…, such as margin=0,2,4; got '
             f'{" and ".join(texts)}'
@@ -79,20 +82,45 @@ def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:
     return parameters
 
 
+def predicting_parameters(cfg: Config) -> dict[str, list[str]]:
+    """Return the parameters of each loss that trains the prediction, and of its terms, by key."""
+    losses_by_key, _ = predicting_losses(cfg)
+    starts = tuple(f'{key}.' for key in losses_by_key)
+    parameters = parameters_by_loss(cfg)
+    return {key: names for key, names in parameters.items() if f'{key}.'.startswith(starts)}
+
+
 def option_keys(cfg: Config, parameter: str) -> list[str]:
     """Return the dotted keys of a parameter in the losses of a model that have it.
 
+    Args:
+        cfg: Config of the trainings.
+        parameter: Name of the parameter, or its dotted key.
+
     Raises:
-        UserError: If none has it; the message names what they have.
+        UserError: If no loss of the prediction has it; the message names what they have. If several
+            have it, and which of them train the prediction is not known.
     """
     parameters = parameters_by_loss(cfg)
+    loss_key, _, name = parameter.rpartition('.')
+    if name in parameters.get(loss_key, ()):
+        return [parameter]
     keys = [f'{key}.{parameter}' for key, names in parameters.items() if parameter in names]
-    if not keys:
-        lists = [f'{key} has {", ".join(names)}' for key, names in parameters.items()]
-        known = {name for names in parameters.values() for name in names}
+    choices = f'--param {"=… or --param ".join(keys)}=…'
+    of_prediction = predicting_parameters(cfg)
+    num_losses = sum(parameter in names for names in of_prediction.values())
+    if not num_losses:
+        lists = [f'{key} has {", ".join(names)}' for key, names in of_prediction.items()]
+        known = {name for names in of_prediction.values() for name in names}
+        remedy = f'; other losses have it: {choices}' if keys else suggestion(parameter, known)
         raise UserError(
-            f'no loss of the model has a parameter {parameter!r}: '
-            f'{"; ".join(lists) or "no loss"}{suggestion(parameter, known)}'
+            f'no loss of the prediction has a parameter {parameter!r}: '
+            f'{"; ".join(lists) or "no loss"}{remedy}'
+        )
+    if num_losses > 1 and not predicting_losses(cfg)[1]:
+        raise UserError(
+            f'{num_losses} losses have a {parameter}, and which of them train the prediction is '
+            f'not known: name one, {choices}'
         )
     return keys
 
@@ -121,13 +149,14 @@ def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
 
     The cross-entropy stays if the parameter is its own, or like one of its own.
     """
-    known = {name for names in parameters_by_loss(cfg).values() for name in names}
-    losses_by_key = find_losses(cfg.get('model'))
-    if not losses_by_key or parameter in known or suggestion(parameter, known):
+    known = {name for names in predicting_parameters(cfg).values() for name in names}
+    replaceable = {}
+    for key, loss in predicting_losses(cfg)[0].items():
+        if type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid'):
+            replaceable[key] = loss
+    if len(replaceable) != 1 or parameter in known or suggestion(parameter, known):
         return []
-    key, loss = next(iter(losses_by_key.items()))
-    if type_name(loss.get('type')) != 'CrossEntropyLoss' or loss.get('use_sigmoid'):
-        return []
+    ((key, loss),) = replaceable.items()
     candidates = [*PREFERRED_LOSSES, *filter(isclass, vars(losses).values())]
     names = [kind.__name__ for kind in candidates if parameter in constructor_options(kind)]
     if not names:

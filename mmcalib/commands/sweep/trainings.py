@@ -95,7 +95,7 @@ def check_alike(trainings: Sequence[Training], parameter: str) -> None:
             first_facts = facts
         for difference in differences(first_facts, facts):
             key = difference.split()[0]
-            if key.rpartition('.')[2] != parameter:
+            if key.rpartition('.')[2] != parameter.rpartition('.')[2]:
                 raise UserError(
                     f'trainings differ in more than {parameter}, {first.work_dir} and '
                     f'{training.work_dir}: {difference}. Give another --work-dir, or remove one of '

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmcalib.errors import UserError
 from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.openmmlab.heads import find_head, predicting_items
 from mmcalib.options import check_integer
 
 # The heads of mmpretrain and mmseg keep their losses under these names.
@@ -30,7 +31,7 @@ class LogitDistanceHook(Hook):
     - ``train/logit_distance_above_margin``, in percent: the share of :math:`d_k > m`, which the
       paper's constraint wants to be 0; only if the loss has a margin.
 
-    It measures the first loss of the main head, in the first training iteration and in every
+    It measures a loss of the head that predicts, in the first training iteration and in every
     `interval`-th. In between it does nothing: it attaches itself to the loss only for the call that
     it measures. Among several processes the main process measures its own batch.
 
@@ -101,11 +102,22 @@ def logit_distances(
 
 
 def find_loss(model: nn.Module) -> nn.Module:
-    """Return the first loss of a model of either toolbox that belongs to no auxiliary head.
+    """Return a loss of the logits of a model's prediction, one with a margin if there is one.
+
+    In a model without a head of either toolbox it is the first that belongs to no auxiliary head.
 
     Raises:
         ValueError: If there is none.
     """
+    head = find_head(getattr(model, 'module', model))
+    for name in HEADS_LOSSES:
+        loss = getattr(head, name, None)
+        if isinstance(loss, nn.ModuleList):
+            items = predicting_items(type(head), len(loss)) or range(len(loss))
+            predicting_losses = [loss[item] for item in items]
+            return max(predicting_losses, key=lambda loss: hasattr(loss, 'margin'))
+        if isinstance(loss, nn.Module):
+            return loss
     losses = {}
     for name, module in model.named_modules():
         if isinstance(module, CalibrationLoss) or name.split('.')[-1] in HEADS_LOSSES:

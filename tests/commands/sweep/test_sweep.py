@@ -19,7 +19,7 @@ from mmcalib.cli.files import package_folder
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
-from mmcalib.commands.sweep.parameter import option_keys
+from mmcalib.commands.sweep.parameter import complete_config, option_keys
 from mmcalib.commands.sweep.trainings import Training, train_command
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
@@ -269,6 +269,48 @@ def test_option_keys_several_losses_have_parameter_names_all():
     assert option_keys(cfg, 'margin') == [f'{key}.margin']
     cfg.model.decode_head.loss_decode = [cfg.model.decode_head.loss_decode] * 2
     assert option_keys(cfg, 'margin') == [f'{key}.0.margin', f'{key}.1.margin']
+
+
+def several_losses(tmp_path, name, head):
+    """Write a config of digit scenes whose decode head is a text, and return its path."""
+    config = tmp_path / f'{name}.py'
+    config.write_text(
+        "_base_ = 'mmcalib::ce/digit_scenes.py'\n"
+        "ce = dict(type='CrossEntropyLoss')\n"
+        "mbls = dict(type='MarginLabelSmoothingLoss')\n"
+        'head = dict(**_base_.model.decode_head)\n'
+        'head.pop("loss_decode")\n'
+        f'model = dict(decode_head={head})\n'
+    )
+    return str(config)
+
+
+def test_sweep_cascade_varies_loss_of_last_head(tmp_path):
+    key = 'model.decode_head.1.loss_decode'
+    for number, first in enumerate(('ce', 'mbls')):
+        text = f'[dict(head, loss_decode={first}), dict(head, loss_decode=ce)]'
+        cfg = load_config(several_losses(tmp_path, f'cascade{number}', text))
+        assert complete_config(cfg, 'margin')[0] == f'MarginLabelSmoothingLoss for {key}'
+        assert f'{key}.margin' in option_keys(cfg, 'margin')
+    text = "dict(head, loss_decode=[dict(type='DiceLoss'), ce])"
+    cfg = load_config(several_losses(tmp_path, 'list', text))
+    complete_config(cfg, 'margin')
+    assert option_keys(cfg, 'margin') == ['model.decode_head.loss_decode.1.margin']
+
+
+def test_sweep_loss_of_the_prediction_not_known_refused_with_choices(tmp_path, run):
+    unknown = "dict(head, type='NoSuchHead', loss_decode=[mbls, mbls])"
+    config = several_losses(tmp_path, 'unknown', unknown)
+    key = 'model.decode_head.loss_decode.{}.margin'
+    error = run('sweep.py', config, '--param', 'margin=2,6', code=2)
+    choices = f'name one, --param {key.format(0)}=… or --param {key.format(1)}=…'
+    assert choices in ' '.join(error.split())
+    assert option_keys(load_config(config), key.format(1)) == [key.format(1)]
+    first_alone = "[dict(head, loss_decode=mbls), dict(head, loss_decode=dict(type='DiceLoss'))]"
+    config = several_losses(tmp_path, 'first', first_alone)
+    error = ' '.join(run('sweep.py', config, '--param', 'margin=2,6', code=2).split())
+    assert "no loss of the prediction has a parameter 'margin'" in error
+    assert '; other losses have it: --param model.decode_head.0.loss_decode.margin=…' in error
 
 
 def test_sweep_plain_config_gets_loss_and_ece(sweep, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mmengine.logging import MessageHub
 from mmengine.registry import MODELS
-from tiny_models import fcn_head, segmentor
+from tiny_models import fcn_head, mmseg_head, segmentor
 from tiny_run import train
 
 from mmcalib.losses import CalibrationLoss, CombinedLoss, MarginLabelSmoothingLoss
@@ -77,6 +77,16 @@ def test_loss_hooks_losses_of_both_toolboxes_are_found():
     assert find_loss(maps) is maps.auxiliary_head.loss_decode
     with pytest.raises(ValueError, match='found no loss'):
         find_loss(torch.nn.Linear(1, 1))
+
+
+def test_logit_distance_hook_measures_loss_of_the_prediction():
+    last = mmseg_head('mmseg.OCRHead', ocr_channels=4, loss_decode=[CE, MBLS])
+    heads = [fcn_head(loss_decode=MBLS), last]
+    cascade = segmentor(heads, type='mmseg.CascadeEncoderDecoder', num_stages=2)
+    assert find_loss(cascade) is cascade.decode_head[1].loss_decode[1]
+    losses = [MBLS, CE, dict(type='mmseg.BoundaryLoss'), CE]
+    pidnet = segmentor(mmseg_head('mmseg.PIDHead', loss_decode=losses))
+    assert find_loss(pidnet) is pidnet.decode_head.loss_decode[1]
 
 
 @pytest.mark.parametrize('shape', [(7, 4), (2, 5, 3, 4)])
