@@ -19,7 +19,6 @@ from mmcalib.calibration.calibrated import Calibrated
 from mmcalib.calibration.effect import Effect, measure_effect
 from mmcalib.calibration.place import Placement
 from mmcalib.cli.calibrate import CalibrateOptions
-from mmcalib.cli.processes import is_first_process
 from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
 from mmcalib.commands.calibrate.refusals import (
     HELD_OUT,
@@ -58,12 +57,13 @@ class Division:
 
     Attributes:
         split: The split of the fit.
-        cross_fit: Whether each image is scored by a scaling that was fitted without its fold.
+        is_whole_test: Whether these images are those of the test, and no others: then each is
+            scored by a scaling that was fitted without its fold, however long this takes.
         tests: Whether the test split is measured besides.
     """
 
     split: str
-    cross_fit: bool
+    is_whole_test: bool
     tests: bool
 
     @property
@@ -93,23 +93,26 @@ def calibrate_model(options: CalibrateOptions) -> None:
         check_not_calibrated(run.model.checkpoints[0], run.forced)
         config = load_config(options.members[0].config, options.cfg_options)
         sink = CheckpointSink(run.model.checkpoints[0], config)
-    splits = run.division.splits
+    division = run.division
+    splits = division.splits
     build_data(runner, splits)
     check_run(runner, splits)
     log_start(runner, splits)
     loaders = load_model_and_data(runner, splits, run.model.checkpoints)
-    shared = check_held_out(runner.cfg, run.division.split, loaders, run.forced)
-    if is_whole_test(shared) and loaders.pop('test', None) is not None:
+    shared = check_held_out(runner.cfg, division.split, loaders, run.forced)
+    if is_whole_test(shared):  # The configs may differ.
+        division = Division(division.split, is_whole_test=True, tests=False)
+    if division.is_whole_test:
         print_log(SAME_DATA.format(seed=options.seed), 'current')
-    calibrated = calibrate_runner(runner, scaler, loaders, options, run.division, sink)
+    calibrated = calibrate_runner(runner, scaler, loaders, options, division, sink)
     if calibrated.scaler is not None and is_main_process():
         record = {
             **calibrated.to_dict(),
-            **run_facts(runner, run.division, options),
+            **run_facts(runner, division, options),
             'shared': shared,
             'forced': run.forced.reasons,
         }
-        if run.division.split == 'test':
+        if division.split == 'test':
             record['tested'] = record['fitted']
         sink.write(options.out, calibrated, record, run.model.description)
     runner.call_hook('after_run')
@@ -173,20 +176,15 @@ def divide_images(cfg: Config, options: CalibrateOptions, forced: Forced) -> Div
     Raises:
         UserError: If the config lacks a split, or the fit is to test images and not forced.
     """
-    same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
-    cross_fit = same and options.split == 'val' and not options.force
-    if cross_fit and is_first_process(options.launcher):
-        print(SAME_DATA.format(seed=options.seed))
-    tests = options.test and not cross_fit and options.split != 'test'
-    division = Division(options.split, cross_fit, tests)
+    is_test = options.split == 'test' or same_data(
+        cfg.get('val_dataloader'), cfg.get('test_dataloader')
+    )
+    division = Division(options.split, is_whole_test=is_test, tests=options.test and not is_test)
     for split in division.splits:
         if cfg.get(f'{split}_dataloader') is None:
             raise UserError(f'the config has no {split}_dataloader')
     if options.split == 'test':
         forced.refuse('fitted on the test split', HELD_OUT)
-    elif same and not cross_fit:
-        reason = "fitted on the validation split, which is the config's test split as well"
-        forced.refuse(reason, HELD_OUT)
     return division
 
 
@@ -222,7 +220,7 @@ def calibrate_runner(
     Args:
         runner: The Runner, whose model has its weights.
         scaler: The method with its options, not fitted; None to choose it.
-        loaders: The loaders of the split of the fit, and of the test split if it is measured.
+        loaders: The loaders of the split of the fit, and of the test split if there is one.
         options: The options of the command.
         division: The images of the fit and of the measurement.
         sink: The writer, which proves the calibrated model first.
@@ -233,7 +231,7 @@ def calibrate_runner(
     """
     loader = loaders[division.split]
     group_of_image = groups_of_images(loader.dataset, options.groups)
-    if division.cross_fit or scaler is None:
+    if division.is_whole_test or scaler is None:
         check_groups(group_of_image, options)
     source = split_source(runner, division.split, loader)
     expected = Placement(reason='a mean is in no single model')
@@ -248,7 +246,7 @@ def calibrate_runner(
         scaler,
         groups=group_of_image,
         num_samples=options.samples,
-        cross_fit=True if division.cross_fit else 'if cheap',
+        cross_fit=True if division.is_whole_test else 'if cheap',
         measure_all=True,
         find_place=sink.has_model,
         needs_information=options.limit is None,
@@ -263,7 +261,7 @@ def calibrate_runner(
         calibrated.placement.difference = sink.prove(
             runner.model, source, calibrated.scaler, calibrated.placement
         )
-    if 'test' in loaders and division.split != 'test':
+    if division.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
 

@@ -28,8 +28,8 @@ HELD_OUT = (
     'checkpoint records it'
 )
 SAME_DATA = (
-    'Validation and test data are the same: before and after are cross-fitted over folds of the '
-    'images (seed {seed}), and the scaling that is written is fitted on all of them.'
+    'The images of the fit are those of the test: before and after are cross-fitted over folds of '
+    'the images (seed {seed}), and the scaling that is written is fitted on all of them.'
 )
 
 

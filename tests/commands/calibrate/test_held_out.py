@@ -9,6 +9,8 @@ from overconfident_checkpoints import DIGITS, FEW, SAME, record_in
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.config import load_config
 
+# Indices of test images of digit 0, and one of digit 1.
+ZEROS_AND_A_ONE = [7, 23, 32, 44, 58, 72, 79, 80, 82, 85, 89, 0]
 PACK = [dict(type='PackInputs')]
 
 
@@ -74,12 +76,28 @@ def test_calibrate_repeated_images_count_once(digits, calibrate, run):
     assert 'fitted on' not in run('test.py', config, 'out.pth', '--work-dir', 'tested')
 
 
-def test_calibrate_test_images_under_other_config_are_cross_fitted(digits, calibrate):
-    content, _ = calibrate(write_config(('test', 30), ('test', 60)), digits, '--test')
+@pytest.mark.parametrize('options', [['--test'], []])
+def test_calibrate_test_images_under_other_config_are_cross_fitted(options, digits, calibrate):
+    content, output = calibrate(write_config(('test', 30), ('test', 60)), digits, *options)
+    assert 'The images of the fit are those of the test: before and after are cross-' in output
     record = record_in(content)
     assert record['tested'] is None
     assert record['folds'] == 5
     assert record['groups'] == 60
+
+
+def test_calibrate_test_images_with_fold_of_one_class_refused(digits, calibrate):
+    """A shift of the classes, which all folds but one need, cannot be cross-fitted."""
+    part = dict(type='Digits', split='test', indices=ZEROS_AND_A_ONE, pipeline=PACK)
+    val_dataset = dict(_delete_=True, type='ConcatDataset', datasets=[part, part])
+    Path('zeros.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        f'val_dataloader = dict(dataset={val_dataset})\n'
+        f'test_dataloader = dict(dataset=dict(indices={ZEROS_AND_A_ONE}))\n'
+    )
+    error = calibrate('zeros.py', digits, '--method', 'vector', code=2)
+    assert 'of 5: all labels have class 0' in error
+    assert not Path('out.pth').exists()
 
 
 def test_calibrate_parts_of_one_split_share_nothing(digits, calibrate):
@@ -114,12 +132,11 @@ def test_calibrate_forced_on_test_split_records_reason(digits, calibrate):
     assert record['tested'] == record['fitted']
 
 
-def test_calibrate_forced_on_same_data_records_reason(digits, calibrate):
-    content, output = calibrate(DIGITS, digits, '--force', cfg=[SAME])
+def test_calibrate_forced_on_same_data_is_cross_fitted_all_the_same(digits, calibrate):
+    content, output = calibrate(DIGITS, digits, '--force', '--test', cfg=[SAME])
     record = record_in(content)
-    (reason,) = record['forced']
-    assert 'test split as well' in reason
-    assert f'Warning: {reason}' in output
+    assert record['forced'] == []
+    assert 'cross-fitted' in output
     assert record['folds'] == 5
     assert record['split'] == 'val'
     assert record['tested'] is None
