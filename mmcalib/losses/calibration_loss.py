@@ -17,6 +17,8 @@ from mmcalib.losses.value_and_gradient import weighted_sum, zero_unweighted
 from mmcalib.options import check_choice, check_integer, check_number
 from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, can_read, check_labels, is_batched
 
+# So many rows that sum to 1 are probabilities; fewer logits may do so by chance.
+LEAST_ROWS = 4
 # A call gives these to the formula; its other keyword-only arguments are attributes of the loss.
 CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')
 ANY_NUMBER = (0.0, float('inf'))
@@ -78,6 +80,7 @@ class CalibrationLoss(nn.Module):
     soft_targets = True
     loss_name = 'loss_calibration'
     defaults: Mapping[str, object] = {}
+    _has_seen_logits = False
 
     def __init_subclass__(cls) -> None:
         """Give the constructor the options of the formula, with its defaults.
@@ -174,35 +177,45 @@ class CalibrationLoss(nn.Module):
         avg_factor: float | Tensor | None = None,
         reduction_override: str | None = None,
         ignore_index: int | None = None,
+        **unknown,
     ) -> Tensor:
         """Compute the loss of a batch.
 
         Args:
-            pred: Logits ``(N, K)`` or ``(N, K, H, W)``. float16 and bfloat16 are computed in
-                float32, float64 stays.
+            pred: Logits ``(N, K)`` or ``(N, K, H, W)``, the classes in the second axis. float16 and
+                bfloat16 are computed in float32, float64 stays.
             target: Integer labels ``(N,)`` or ``(N, H, W)``, or probabilities in the shape of
                 ``pred`` (Mixup, CutMix).
             weight: A weight per row, in the shape of the labels.
             avg_factor: Divisor of the sum under ``'mean'``; the number of valid rows if None.
             reduction_override: Replaces the reduction of the constructor for this call.
             ignore_index: Replaces the ignored label of the constructor for this call.
+            unknown: Refused.
 
         Returns:
             A scalar, or one loss per row for ``'none'`` (0 where ignored). With every row ignored:
             0, which still has a gradient (of zeros).
 
         Raises:
-            TypeError: For a `pred` or `target` that is no tensor.
+            TypeError: For a `pred` or `target` that is no tensor, and for `unknown`.
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one,
                 probabilities are negative or do not sum to 1, or ``avg_factor`` comes with
-                ``'sum'``.
+                ``'sum'``. In a first call also if `pred` holds probabilities, or is ``(N, K, K)``
+                of integer labels ``(N, K)``, of which no shape tells the axis of the classes.
             RuntimeError: Instead, for a target on a GPU or inside a compiled model. Inside
                 ``torch.vmap``, nothing checks a target's values.
         """
+        if unknown:
+            raise TypeError(
+                f'{type(self).__name__} takes no {", ".join(unknown)}: for the Trainer of '
+                'transformers, give compute_loss_func=lambda outputs, labels, num_items_in_batch='
+                'None: loss(outputs.logits, labels, avg_factor=num_items_in_batch)'
+            )
         reduction = check_choice('reduction', reduction_override or self.reduction, self.reductions)
         if avg_factor is not None and reduction == 'sum':
             raise ValueError("avg_factor divides a mean; it cannot be used with reduction='sum'")
         target, valid, options = self.prepare_call(pred, target, weight, ignore_index)
+        self.check_first_call(pred, target)
         row_weight = self.row_weights(valid, pred, reduction, avg_factor)
         if weight is not None:
             row_weight = row_weight * weight.to(row_weight.dtype)
@@ -226,6 +239,25 @@ class CalibrationLoss(nn.Module):
             # Without a valid row avg_factor may be 0, and 0 / 0 is NaN.
             row_weight = torch.where(valid, row_weight / avg_factor, 0)
         return self.loss_weight * row_weight
+
+    def check_first_call(self, pred: Tensor, target: Tensor) -> None:
+        """Refuse probabilities, and axes that no shape tells, until a call had neither.
+
+        Either would train a model on a wrong loss. Later calls are not read, since a GPU would make
+        each wait, and since a sequence may then have any length.
+        """
+        if torch.compiler.is_compiling() or self._has_seen_logits:
+            return
+        if pred.is_meta or is_batched(pred):
+            return
+        check_class_axis(pred, target)
+        if pred[:, 0].numel() >= LEAST_ROWS:
+            if are_probabilities(pred.detach()):
+                raise UserError(
+                    f'pred {tuple(pred.shape)} holds probabilities, which sum to 1, but '
+                    f'{type(self).__name__} takes logits: leave the softmax of the model out'
+                )
+            self._has_seen_logits = True
 
     def prepare_call(
         self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
@@ -292,10 +324,12 @@ def check_shapes(pred: Tensor, target: Tensor, weight: Tensor | None) -> None:
     """Raise an error if the target or the weights of rows do not fit the logits."""
     for name, tensor in (('pred', pred), ('target', target)):
         if not isinstance(tensor, Tensor):
-            raise TypeError(
-                f'{name} must be a tensor, got {type(tensor).__name__}: give '
-                f'torch.as_tensor({name})'
-            )
+            remedy = f'torch.as_tensor({name})'
+            if hasattr(tensor, 'logits'):
+                remedy = f'{name}.logits'
+            elif isinstance(tensor, Mapping):
+                remedy = f'one of its entries {", ".join(map(str, tensor))}'
+            raise TypeError(f'{name} must be a tensor, got {type(tensor).__name__}: give {remedy}')
     shape = tuple(pred.shape)
     if len(shape) < 2 or shape[1] < 2:
         raise ValueError(
@@ -320,7 +354,28 @@ def target_remedy(pred: Tensor, target: Tensor) -> str:
         return '; without its axis of classes give target[:, 0].long()'
     if not target.is_floating_point() and target.shape == pred.shape:
         return '; of a one-hot target give target.argmax(dim=1)'
+    if pred.ndim > 2 and target.shape == pred.shape[:-1]:
+        return '; if the last axis of pred has the classes, give pred.movedim(-1, 1)'
     return ''
+
+
+def check_class_axis(pred: Tensor, target: Tensor) -> None:
+    """Raise an error for logits of sequences ``(N, K, K)``, of which no shape tells the class axis.
+
+    Maps are no such case: a model of images has its classes in the second axis.
+    """
+    if pred.ndim == 3 and pred.shape[1] == pred.shape[2] and not target.is_floating_point():
+        raise UserError(
+            f'nobody knows which axis of pred {tuple(pred.shape)} has the classes: give '
+            'target[..., None], with pred[..., None] if it is the second one, or with '
+            'pred.movedim(-1, 1)[..., None] if it is the last'
+        )
+
+
+def are_probabilities(scores: Tensor) -> bool:
+    """Return whether all rows of ``(N, K, *)`` scores are at least 0 and sum to 1."""
+    is_row = (scores >= 0).all(dim=1) & ((scores.sum(dim=1) - 1).abs() <= SUM_TOLERANCE)
+    return bool(is_row.all())
 
 
 def scalar_tensor(name: str, values: Tensor) -> Tensor:

@@ -57,6 +57,7 @@ def upsampled_loss(
     # In the shape of the upsampled logits, without their memory.
     pred = logits.new_empty(()).expand(*logits.shape[:2], *labels.shape[1:])
     target, valid, options = loss.prepare_call(pred, labels, None, ignore_index)
+    loss.check_first_call(logits, target)
     weight = loss.row_weights(valid, pred, loss.reduction)
     differentiate = differentiate_compiled if loss.compiled else differentiate_in_pieces
 

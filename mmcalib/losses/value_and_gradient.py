@@ -18,6 +18,9 @@ from mmcalib.tensors import at_least_single, can_read, is_transformed
 PIECE = {'cpu': 1 << 19}
 GPU_PIECE = 1 << 25
 
+# Whether this backward pass was called with retain_graph. Older versions of PyTorch do not say: the
+# gradient is then always copied.
+_is_graph_kept = getattr(torch._C._autograd, '_get_current_graph_task_keep_graph', lambda: True)
 _not_compilable = set()
 _gradient_functions: dict[Callable, Callable] = {}
 
@@ -91,7 +94,8 @@ class WithGradient(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("for create_graph, take the mean of what reduction='none' gives")
         (grad,) = ctx.saved_tensors
-        if not is_one(grad_output):
+        if not is_one(grad_output) or _is_graph_kept():
+            # The receiver may change its gradient, and the kept one is that of the next pass.
             grad = grad * grad_output
         return grad.to(ctx.dtype), None
 

@@ -141,6 +141,20 @@ def test_gradient_by_function_transforms_equals_autograd(case):
 
 
 @every_loss
+def test_gradient_of_retained_graph_same_after_first_one_is_changed_in_place(case):
+    logits, target = draw(case.shapes[0], ignore=True)
+    value = case.build(ignore_index=IGNORED)(logits, target)
+    for factors in (value.new_tensor(1.0), value.new_ones(2)):
+        options = dict(is_grads_batched=factors.ndim == 1, retain_graph=True)
+        first, second, third = (
+            torch.autograd.grad(value, logits, factors, **options)[0].mul_(factor)
+            for factor in (1.0, 2.0, 1.0)
+        )
+        close(second, 2 * first)
+        close(third, first)
+
+
+@every_loss
 def test_gradient_of_each_sample_by_vmap_equals_loop(case):
     for logits, target, loss in small_draws(case):
 

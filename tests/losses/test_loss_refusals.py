@@ -1,15 +1,18 @@
 """Errors of the losses for invalid options, calls, formulas and files of class weights."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from loss_cases import CASES, draw
 from mmengine.registry import MODELS
 
 from mmcalib import losses
 from mmcalib.losses import AdaFocalLoss, CALSLoss, L1ACELoss, MDCALoss, SVLSLoss
+from mmcalib.losses.upsampled import upsampled_loss
 
 MBLS = losses.MarginLabelSmoothingLoss
 FLSD = losses.SampleDependentFocalLoss
@@ -96,6 +99,9 @@ REMEDIES = [
     (torch.zeros(4, 3), ZEROS.numpy(), r'torch\.as_tensor\(target\)'),
     (np.zeros((4, 3)), ZEROS, r'torch\.as_tensor\(pred\)'),
     (torch.zeros(4, 1), ZEROS, 'at least two classes'),
+    (torch.zeros(2, 7, 3), torch.zeros(2, 7, dtype=int), r'pred\.movedim\(-1, 1\)'),
+    (SimpleNamespace(logits=torch.zeros(4, 3)), ZEROS, r'give pred\.logits'),
+    ({'out': torch.zeros(4, 3), 'aux': torch.zeros(4, 3)}, ZEROS, 'one of its entries out, aux'),
 ]
 
 
@@ -109,6 +115,62 @@ def test_target_that_does_not_fit_is_told_a_remedy(pred, target, remedy):
 def test_loss_invalid_call_raises(loss, shape, target, call, message):
     with pytest.raises(ValueError, match=message):
         loss(torch.zeros(shape), target, **call)
+
+
+def test_loss_unknown_argument_of_a_trainer_is_told_the_call():
+    """The Trainer of transformers calls a loss like this."""
+    for loss in (MBLS(), losses.CombinedLoss([MBLS(), MDCALoss()])):
+        output = SimpleNamespace(logits=torch.randn(4, 3))
+        with pytest.raises(TypeError, match='num_items_in_batch') as error:
+            loss(output, ZEROS, num_items_in_batch=torch.tensor(8))
+        call = str(error.value).partition('compute_loss_func=')[2]
+        compute_loss = eval(call, {'loss': loss})
+        actual = compute_loss(output, ZEROS, num_items_in_batch=torch.tensor(8))
+        torch.testing.assert_close(actual, loss(output.logits, ZEROS, avg_factor=8))
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_loss_of_probabilities_raises(name):
+    logits, target = draw(CASES[name].shapes[0])
+    loss = CASES[name].build()
+    for dtype in (torch.float64, torch.bfloat16):
+        with pytest.raises(ValueError, match=r'pred .*probabilities.*takes logits: .*softmax'):
+            loss(logits.softmax(dim=1).to(dtype), target)
+    loss(logits, target)
+
+
+def test_loss_of_probabilities_of_small_maps_raises():
+    probs = torch.randn(2, 3, 4, 4).softmax(dim=1)
+    target = torch.zeros(2, 8, 8, dtype=torch.long)
+    with pytest.raises(ValueError, match='probabilities'):
+        upsampled_loss(MBLS(), probs, target, ignore_index=255, align_corners=False)
+
+
+def test_loss_of_logits_that_sum_to_1_by_chance_is_finite():
+    """A few rows prove nothing, and a loss that has seen logits asks no more."""
+    target = torch.tensor([0, 1, 2, 0, 1])
+    probs = F.one_hot(target, 3).float()
+    loss = MBLS()
+    assert loss(probs[:3], target[:3]).isfinite()
+    loss(torch.randn(5, 3), target)
+    assert loss(probs, target).isfinite()
+
+
+def test_loss_class_axis_that_no_shape_tells_raises():
+    """Logits (N, T, K) of tokens with T = K would be read with their axes exchanged."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 7, 7, generator=generator)
+    target = torch.randint(7, (4, 7), generator=generator)
+    loss = MBLS(margin=1.0)
+    with pytest.raises(ValueError, match='nobody knows which axis of pred') as error:
+        loss(logits, target)
+    for remedy in ('target[..., None]', 'pred[..., None]', 'pred.movedim(-1, 1)[..., None]'):
+        assert f' {remedy}' in str(error.value)
+    first = loss(logits[..., None], target[..., None])
+    last = loss(logits.movedim(-1, 1)[..., None], target[..., None])
+    torch.testing.assert_close(last, loss(torch.cat([*logits]), target.flatten()))
+    # The axes of an earlier call are known, so those of sequences of all lengths are.
+    assert torch.equal(loss(logits, target), first)
 
 
 @pytest.mark.parametrize(
