@@ -16,7 +16,7 @@ from mmcalib.metrics.paired_intervals import Mean, UnitTables, metric_values
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.reports.row_labels import differing_settings
-from mmcalib.runs.labels import model_label
+from mmcalib.runs.labels import record_label
 from mmcalib.runs.record import Record
 from mmcalib.texts import printable
 
@@ -49,8 +49,7 @@ class StoredTest:
     @property
     def label(self) -> str:
         """The name of the loss and of the steps after the training, and the path."""
-        name = model_label(self.record.model, experiment=self.record.experiment)
-        return printable(f'{name}, {self.path}')
+        return printable(f'{record_label(self.record)}, {self.path}')
 
 
 def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Comparison:

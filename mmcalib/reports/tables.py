@@ -289,6 +289,7 @@ def _row_key(run: TestedRun) -> list:
         sorted(member_keys, key=digest),
         [run.record.model[key] for key in ENSEMBLE_KEYS],
         [run.kind, run.details, run.evaluation, run.suffix, run.checkpoint],
+        run.record.has_fitted_images,
     ]
 
 

@@ -14,7 +14,7 @@ from mmcalib.metrics.names import OOD
 from mmcalib.names import OOD_GROUPS
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
-from mmcalib.runs.labels import model_label
+from mmcalib.runs.labels import record_label
 from mmcalib.runs.record import Record
 
 # Files that mark the folder of a run; where it has no test, why, by the first of them.
@@ -76,7 +76,7 @@ class TestedRun:
     @property
     def label(self) -> str:
         """Name of the loss and of the steps after the training."""
-        return model_label(self.record.model, experiment=self.record.experiment) + self.suffix
+        return record_label(self.record) + self.suffix
 
 
 def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mmengine.config import Config
 from mmengine.dist import all_gather_object, is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import Hook
@@ -24,7 +23,7 @@ from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
 from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
 from mmcalib.openmmlab.samples import read_field
-from mmcalib.openmmlab.splits import tested_split
+from mmcalib.openmmlab.splits import OWN_TEST_LOADER, tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs.checkpoint import class_names
 from mmcalib.runs.config_tree import (
@@ -85,7 +84,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         UserError: If a metric needs labels, and the data have none.
     """
     tell_hooks(runner, model.checkpoints)
-    warn_of_fitted_images(runner, model.description)
+    fitted_images = count_fitted_images(runner, fitted_splits(model.description))
     labelled_classes = LabelledClassesHook()
     runner.register_hook(labelled_classes)
     try:
@@ -113,6 +112,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         evaluation=evaluation,
         metrics=metrics,
         strata=stratum_tables(statistics),
+        fitted_images=fitted_images,
         date=datetime.now(timezone.utc).isoformat(timespec='microseconds'),
         version=__version__,
     )
@@ -186,47 +186,56 @@ class LabelledClassesHook(Hook):
                 self.labels.update(counts.nonzero().flatten().tolist())
 
 
-def warn_of_fitted_images(runner: Runner, model: Mapping) -> None:
-    """Warn of a scaling that is tested on images that it was fitted on: figures would be too good.
+def count_fitted_images(runner: Runner, splits: Collection[str]) -> int | None:
+    """Return how many tested images a scaling was fitted to, and warn of them; None if unknown.
 
-    The data of the fit are those of the config's split of that name.
+    The figures of these images are too good. The data of the fit are those of the config's split of
+    that name.
 
     Args:
         runner: Runner of the test.
-        model: Description of the model.
+        splits: Splits that the scalings of the model were fitted to.
     """
-    splits = fitted_splits(model)
     if not splits:
-        return
+        return 0
     tested = {sample.key for sample in sample_ids(runner.test_loop.dataloader.dataset)}
+    fitted = set()
     for split in splits:
-        count = count_fitted_images(runner.cfg, split, tested)
-        if count == 0:
-            continue
-        images = 'these' if count == len(tested) else f'{count:,} of these {len(tested):,}'
+        keys = split_keys(runner, split, tested)
+        if keys is None:
+            return None
+        fitted |= keys & tested
+    if fitted:
+        is_all = len(fitted) == len(tested)
+        images = 'these' if is_all else f'{len(fitted):,} of these {len(tested):,}'
         print_log(
             f'The scaling of the checkpoint was fitted on {images} images, so the figures are '
-            'better than on others: test on others, or quote what calibrate.py prints if it '
-            'cross-fits',
+            'better than on others, and results.json and reports say so: test on others, or quote '
+            'what calibrate.py prints if it cross-fits',
             'current',
             logging.WARNING,
         )
+    return len(fitted)
 
 
-def count_fitted_images(cfg: Config, split: str, tested: set) -> int:
-    """Return how many tested images are among those of a split.
+def split_keys(runner: Runner, split: str, tested: set) -> set | None:
+    """Return the keys of the images of a split of the config; None if they cannot be read.
 
     Args:
-        cfg: Config of the run.
-        split: Split that a scaling was fitted on.
+        runner: Runner of a test.
+        split: Name of the split.
         tested: Keys of the tested images, see :func:`~mmcalib.openmmlab.same_data.sample_ids`.
     """
-    if same_data(cfg.get(f'{split}_dataloader'), cfg.test_dataloader):
-        return len(tested)
-    dataset = build_if_there(cfg, split)
+    cfg = runner.cfg
+    loader = cfg.get(f'{split}_dataloader')
+    if split == 'test' and tested_split(runner) != 'test':
+        loader = cfg[OWN_TEST_LOADER]
+    if same_data(loader, cfg.test_dataloader):
+        return tested
+    dataset = build_if_there({f'{split}_dataloader': loader}, split)
     if dataset is None:
-        return 0
-    return len(tested & {sample.key for sample in sample_ids(dataset)})
+        return None
+    return {sample.key for sample in sample_ids(dataset)}
 
 
 def describe_evaluation(runner: Runner) -> dict:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mmcalib.names import SHORT_NAMES, SYMBOLS
-from mmcalib.runs.record import view_count
+from mmcalib.runs.record import Record, view_count
 
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.
 COUNTS_VALID_PIXELS = ('avg_non_ignore', True)
@@ -41,6 +41,17 @@ def model_label(model: Mapping, *, experiment: str) -> str:
     if all(member['calibration'] == first_calibration for member in members):
         label += calibration_label(first_calibration)
     return label + ensemble_label(model)
+
+
+def record_label(record: Record) -> str:
+    """Return the label of a test's model, which says if a scaling was fitted to the test's images.
+
+    Figures of such a test do not stand beside others without a word.
+    """
+    label = model_label(record.model, experiment=record.experiment)
+    if record.has_fitted_images:
+        label += ', measured on images of its fit'
+    return label
 
 
 def ensemble_label(model: Mapping) -> str:

@@ -21,7 +21,7 @@ IDENTITY_KEYS = ('seed', 'epoch', 'digest', 'network')
 # have other keys.
 LOSS = {'type': str}
 LOSS['losses?'] = [LOSS]  # the terms of a sum
-CALIBRATION = {'methods': [str], 'forced': [str]}
+CALIBRATION = {'methods': [str], 'forced': [str], 'split?': str}
 MEMBER = {
     'checkpoint': str,
     'digest': str,
@@ -61,6 +61,7 @@ SHAPE = {
         'per_class?': {'*': {'classes': list, **STRATUM}},
         'per_distance?': {'*': {'pixels': list, **STRATUM}},
     },
+    'fitted_images?': (int, None),
     'date?': str,
     'version?': str,
 }
@@ -79,6 +80,8 @@ class Record:
         metrics: Figures by key.
         strata: Figures ``per_class`` and ``per_distance``, where they were measured, see
             :func:`mmcalib.runs.evaluation.stratum_tables`.
+        fitted_images: Number of the tested images that a scaling of the model was fitted to, on
+            which figures are too good; None if it is not known.
         date: Time of the test in UTC, so that the order of dates is that of tests.
         version: Version of mmcalib.
     """
@@ -89,8 +92,16 @@ class Record:
     evaluation: dict
     metrics: dict
     strata: dict = field(default_factory=dict)
+    fitted_images: int | None = None
     date: str = ''
     version: str = ''
+
+    @property
+    def has_fitted_images(self) -> bool:
+        """Whether a scaling of the model was fitted to tested images, by their split if unknown."""
+        if self.fitted_images is None:
+            return self.split in fitted_splits(self.model)
+        return self.fitted_images > 0
 
     @property
     def loss(self) -> dict | None:
@@ -247,7 +258,7 @@ def fitted_splits(model: Mapping) -> set[str]:
     """Return the splits that the scalings of a record's model were fitted to."""
     calibrations = [member['calibration'] for member in model['members']]
     calibrations.append(model['calibration'])
-    return {calibration['split'] for calibration in calibrations if calibration}
+    return {calibration.get('split') for calibration in calibrations if calibration}
 
 
 def view_count(model: Mapping) -> int:

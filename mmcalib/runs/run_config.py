@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from mmcalib.errors import UserError, did_you_mean
 from mmcalib.files import experiment_name
-from mmcalib.openmmlab.splits import TESTED_SPLIT
+from mmcalib.openmmlab.splits import OWN_TEST_LOADER, TESTED_SPLIT
 from mmcalib.options import check_integer
 from mmcalib.runs.config import list_single_metrics
 from mmcalib.runs.config_tree import find_toolbox
@@ -65,6 +65,7 @@ def test_on_validation(cfg: Config) -> None:
     """
     if cfg.get('val_dataloader') is None:
         raise UserError('--split val needs a val_dataloader in the config')
+    cfg[OWN_TEST_LOADER] = cfg.get('test_dataloader')
     cfg.test_dataloader = deepcopy(cfg.val_dataloader)
     cfg.test_evaluator = deepcopy(cfg.val_evaluator)
     cfg.setdefault('test_cfg', dict())

@@ -20,7 +20,7 @@ from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.options import check_number, check_share
 from mmcalib.predictions.objects import RIGHT_IOU
 from mmcalib.runs.model import check_same_model
-from mmcalib.runs.record import Record, fitted_splits
+from mmcalib.runs.record import Record
 
 if TYPE_CHECKING:
     from sklearn.isotonic import IsotonicRegression
@@ -104,7 +104,7 @@ def read_evidence(options: PredictOptions, model: Mapping) -> Evidence:
     threshold = DEFAULT_THRESHOLD if options.threshold is None else options.threshold
     if options.validation is None:
         return Evidence(threshold=threshold)
-    file = find_statistics(options.validation, model)
+    file = find_statistics(options.validation, model, risk=options.risk)
     statistics = CalibrationStatistics.load(file)
     log_bins = statistics.image_narrow_bins
     if log_bins is None:
@@ -129,7 +129,7 @@ def read_evidence(options: PredictOptions, model: Mapping) -> Evidence:
     )
 
 
-def find_statistics(path: str | Path, model: Mapping) -> Path:
+def find_statistics(path: str | Path, model: Mapping, *, risk: float | None = None) -> Path:
     """Return the statistics that a test with labels has left.
 
     It prevents a wrong number: what another model's test found says nothing of this one.
@@ -138,10 +138,12 @@ def find_statistics(path: str | Path, model: Mapping) -> Path:
         path: Work dir of the test, whose test of the validation split is preferred; or a file of
             statistics.
         model: Description of the model that predicts.
+        risk: Risk that the test is to prove a threshold for, None for none.
 
     Raises:
         UserError: If there is no such test, or it was of another model, a smoke run, or under
-            test-time augmentation of mmengine.
+            test-time augmentation of mmengine; if it is to prove a risk, and the scaling of the
+            model was fitted to its images.
     """
     path = Path(path)
     file = path
@@ -162,25 +164,36 @@ def find_statistics(path: str | Path, model: Mapping) -> Path:
     if record.limit:
         raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
     check_same_model(record.model, model, file)
-    warn_of_fitted_split(record, file)
+    check_fitted_images(record, file, risk)
     if record.evaluation.get('tta'):
         raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     return file
 
 
-def warn_of_fitted_split(record: Record, file: Path) -> None:
-    """Warn of a validation by images that the model's scaling was fitted to.
+def check_fitted_images(record: Record, file: Path, risk: float | None) -> None:
+    """Refuse a promise by images that the model's scaling was fitted to, and warn without one.
 
     Args:
         record: Record of the validation's test.
         file: File of its statistics.
+        risk: Risk to prove; None if accuracies are only estimated.
+
+    Raises:
+        UserError: If a risk is to be proven by such images.
     """
-    if record.split in fitted_splits(record.model):
-        warn(
-            f'the scaling of the model was fitted to the {record.split} split, which {file} is a '
-            'test of: expected accuracies, and what --risk proves, are better there than on other '
-            'images. A temperature changes little, a scaling with many parameters more'
-        )
+    if not record.has_fitted_images:
+        return
+    fact = f'the scaling of the model was fitted to images of the test in {file}'
+    remedy = (
+        'test other images with labels by tools/test.py, and name the folder of that test; or '
+        'predict with the checkpoint before its calibration'
+    )
+    if risk is not None:
+        raise UserError(f'{fact}, so they prove no risk of others: {remedy}')
+    warn(
+        f'{fact}, so expected accuracies are better there than on other images. A temperature '
+        f'changes little, a scaling with many parameters more: {remedy}'
+    )
 
 
 def prove_threshold(log_bins: Tensor, risk: float, probability: float, file: Path) -> RiskThreshold:

@@ -8,6 +8,7 @@ from overconfident_checkpoints import DIGITS, FEW, SAME, record_in
 
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.config import load_config
+from mmcalib.runs.record import Record
 
 # Indices of test images of digit 0, and one of digit 1.
 ZEROS_AND_A_ONE = [7, 23, 32, 44, 58, 72, 79, 80, 82, 85, 89, 0]
@@ -63,9 +64,12 @@ def test_calibrate_validation_that_contains_test_warns(digits, calibrate, run):
     # A test warns of the images that the temperature was fitted on.
     output = run('test.py', config, 'out.pth', '--work-dir', 'tested')
     assert 'fitted on these images' in output
+    assert Record.read('tested/results.json').fitted_images == 60
+    assert '+ temperature, measured on images of its fit' in run('report.py', 'tested')
     more_images = ['--cfg-options', 'test_dataloader.dataset.indices=100']
     output = run('test.py', config, 'out.pth', '--work-dir', 'more', *more_images)
     assert 'fitted on 60 of these 100 images' in output
+    assert Record.read('more/results.json').fitted_images == 60
 
 
 def test_calibrate_repeated_images_count_once(digits, calibrate, run):
@@ -121,7 +125,7 @@ def test_calibrate_unreadable_training_data_warns(digits, calibrate):
     assert 'train' not in record_in(content)['shared']
 
 
-def test_calibrate_forced_on_test_split_records_reason(digits, calibrate):
+def test_calibrate_forced_on_test_split_records_reason(digits, calibrate, run):
     content, output = calibrate(DIGITS, digits, '--force', '--split', 'test', '--test')
     record = record_in(content)
     (reason,) = record['forced']
@@ -130,6 +134,10 @@ def test_calibrate_forced_on_test_split_records_reason(digits, calibrate):
     assert record['folds'] == 5
     assert record['split'] == 'test'
     assert record['tested'] == record['fitted']
+    # The validation is held out now.
+    few = ['--cfg-options', *FEW[DIGITS]]
+    run('test.py', DIGITS, 'out.pth', '--split', 'val', '--work-dir', 'on_val', *few)
+    assert Record.read('on_val/results_val.json').fitted_images == 0
 
 
 def test_calibrate_forced_on_same_data_is_cross_fitted_all_the_same(digits, calibrate):

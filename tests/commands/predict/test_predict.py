@@ -1,9 +1,9 @@
 """Predictions of image files, by one model or the mean of several: against plain loops."""
 
+import json
 import re
 import shutil
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.cli.files import tell_checkpoints_from_images
-from mmcalib.commands.predict.evidence import warn_of_fitted_split
+from mmcalib.commands.predict.evidence import check_fitted_images
 from mmcalib.errors import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
@@ -244,17 +244,38 @@ def test_predict_unproven_risk_names_least_proven(photos, segmenting, tmp_path):
     with pytest.raises(UserError, match=rf'would prove {proven[0]} %'):
         mmcalib.predict(*segmenting, photos, validation=val, risk=(proven[0] - 1) / 100)
     mmcalib.predict(*segmenting, photos, validation=val, risk=proven[0] / 100)
+    # Images that the scaling was fitted to prove nothing.
+    file = val / 'results_val.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | {'fitted_images': 3}))
+    with pytest.raises(UserError, match='prove no risk of others'):
+        mmcalib.predict(*segmenting, photos, validation=val, risk=proven[0] / 100)
 
 
-def test_predict_validation_that_fitted_the_scaling_warns():
-    calibration = dict(split='val')
-    model = dict(members=[dict(calibration=calibration)], calibration=None)
-    record = Record('x', 'val', model, {}, {})
-    with pytest.warns(UserWarning, match='fitted to the val split'):
-        warn_of_fitted_split(record, Path('calibration_val.npz'))
+@pytest.mark.parametrize(
+    ('split', 'fitted_images', 'expected'),
+    [
+        ('val', None, True),  # Records of 0.4.0 do not have the number.
+        ('test', None, False),
+        ('test', 3, True),  # The validation is the test under another name.
+        ('val', 0, False),
+    ],
+)
+def test_predict_validation_that_fitted_the_scaling_warns_and_proves_nothing(
+    split, fitted_images, expected
+):
+    model = dict(members=[dict(calibration=dict(split='val'))], calibration=None)
+    record = Record('x', split, model, {}, {}, fitted_images=fitted_images)
+    file = Path('calibration.npz')
+    if expected:
+        with pytest.warns(UserWarning, match='fitted to images of the test in calibration.npz'):
+            check_fitted_images(record, file, None)
+        with pytest.raises(UserError, match='prove no risk of others: test other images'):
+            check_fitted_images(record, file, 0.1)
+        return
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        warn_of_fitted_split(replace(record, split='test'), Path('calibration.npz'))
+        check_fitted_images(record, file, None)
+        check_fitted_images(record, file, 0.1)
 
 
 def test_predict_validation_of_other_model_refused(photos, segmenting, classifiers, tmp_path):
