@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.intervals import bootstrap_weights, resampled_metrics
+from mmcalib.metrics.intervals import bootstrap_weights, metric_values
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
 from mmcalib.posthoc.per_label import Scaler
@@ -166,12 +166,12 @@ def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:
 def _standard_errors(stream: StreamingMetrics, group_of_image: Tensor | None) -> dict[str, float]:
     """Return the standard errors of metrics over groups, by a bootstrap. One group has none."""
     if group_of_image is None:
-        bins, sums = stream.image_tables()
+        tables = stream.image_tables()
     else:
-        bins, sums = stream.group_tables(group_of_image)
+        tables = stream.group_tables(group_of_image)
     draws: dict[str, list[Tensor]] = {}
-    if len(bins) > 1:
-        for weights in bootstrap_weights(len(bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
-            for name, values in resampled_metrics(DEFAULT_METRICS, bins, sums, weights).items():
+    if len(tables.bins) > 1:
+        for weights in bootstrap_weights(len(tables.bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
+            for name, values in metric_values(stream.names, tables, weights).items():
                 draws.setdefault(name, []).append(values)
     return {name: torch.cat(values).std().item() for name, values in draws.items()}

@@ -145,12 +145,17 @@ def gap(table: Tensor) -> Tensor:
     return 100 * (conf - correct).sum(-1) / count.sum(-1)
 
 
-def classwise_error(table: Tensor) -> Tensor:
-    r"""Return the class-wise ECE, in percent, of a ``(3, K, B)`` table: the mean over classes.
+def largest_rate_gap(table: Tensor) -> Tensor:
+    r"""Return the largest difference of a class's mean probability from its frequency, in percent.
 
-    .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
+    .. math:: \max_k \left| \frac1N \sum_i p_{ik} - \mathrm{freq}_k \right|
+
+    Args:
+        table: ``(…, 3, K)``: the count of predictions, of labels, and the sum of the probabilities
+            of each class.
     """
-    return calibration_error(table.movedim(0, 1)).mean()
+    count, labels, probs = _rows(table)
+    return 100 * ((probs - labels).abs() / count).amax(-1)
 
 
 def _rows(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,11 +10,13 @@ import torch
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import find_metric, metric_names
+from mmcalib.metrics.intervals import has_formula
 from mmcalib.metrics.measure import check_options
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading, number_text, unit_and_better
-from mmcalib.metrics.paired_intervals import Mean, UnitTables, difference_intervals
+from mmcalib.metrics.paired_intervals import Mean, difference_intervals
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.options import check_integer, check_share
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
@@ -250,10 +252,10 @@ def compare_tables(
         tables_b: Those of the same units of the other.
         coverage: Coverage of the intervals.
         unit: ``'prediction'``, ``'image'`` or ``'group'``: the kind of the units.
-        mean: See :func:`~mmcalib.metrics.paired_intervals.metric_values`.
+        mean: See :func:`~mmcalib.metrics.intervals.metric_values`.
         notes: Sentences about the data.
     """
-    with_formula = [name for name in names if find_metric(name).bin_formula is not None]
+    with_formula = [name for name in names if has_formula(find_metric(name), tables_a)]
     bounds = difference_intervals(with_formula, tables_a, tables_b, coverage=coverage, mean=mean)
     ends = {}
     for name, bound in bounds.items():
@@ -312,4 +314,4 @@ def measure_side(
     """Return the metrics of one model, and the tables of its images or groups."""
     stream = StreamingMetrics(names, num_bins=num_bins, keep_images=True, gather=gather_one_process)
     stream.add(predictions)
-    return dict(stream.compute()), UnitTables(*stream.image_tables(groups))
+    return dict(stream.compute()), stream.image_tables(groups)

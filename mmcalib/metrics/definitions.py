@@ -17,6 +17,7 @@ from mmcalib.metrics import calibration_errors as errors
 from mmcalib.metrics import ranking
 from mmcalib.metrics.bins import merge_equal_confidences
 from mmcalib.metrics.counts import Counts
+from mmcalib.metrics.unit_tables import class_table
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Metric:
         better: ``'less'``, ``'greater'``, or None if neither is better.
         required: Name of the statistic that it requires of the outcomes beside confidences and NLL;
             None for no other.
-        bin_formula: Function of ``(…, 3, B)`` bins and ``(…, 2)`` sums; None if the metric needs
+        bin_formula: Function of a ``(…, 3, B)`` table and ``(…, 2)`` sums; None if the metric needs
             more, so that there is no interval over images.
+        table: The table: ``'bins'`` of the confidences, or a kind of
+            :func:`~mmcalib.metrics.unit_tables.class_table`.
         grows_with_gaps: Whether it is 0 if no bin has a gap, and grows with each gap.
         target: Function of ``(…, 3, B)`` bins, the number that a debiased metric estimates; None if
             that is the metric of the true gaps itself.
@@ -42,6 +45,7 @@ class Metric:
     better: str | None = 'less'
     required: str | None = None
     bin_formula: Callable[[Tensor, Tensor], Tensor] | None = None
+    table: str = 'bins'
     grows_with_gaps: bool = False
     target: Callable[[Tensor], Tensor] | None = None
     limits: tuple[float, float] = (0.0, 100.0)
@@ -57,6 +61,17 @@ def bin_metric(
 ) -> Metric:
     """Return a metric of ``(…, 3, B)`` bins."""
     return sum_metric(lambda bins, _: formula(bins), grows_with_gaps=grows_with_gaps, **options)
+
+
+def class_metric(formula: Callable[[Tensor], Tensor], *, table: str) -> Metric:
+    """Return a metric of the bins of all classes, see :func:`class_table` for the tables."""
+    return Metric(
+        lambda counts: formula(class_table(counts.strata['classes'], table)),
+        required='class_bins',
+        bin_formula=lambda bins, _: formula(bins),
+        table=table,
+        grows_with_gaps=True,
+    )
 
 
 def ranking_metric(formula: Callable[..., Tensor], **options) -> Metric:
@@ -88,9 +103,9 @@ METRICS = {
     'AECE': Metric(
         lambda counts: errors.adaptive_error(counts.ranking_table(), counts.bins.shape[1])
     ),
-    'ClasswiseECE': Metric(
-        lambda counts: errors.classwise_error(counts.strata['classes']), required='class_bins'
-    ),
+    # The bins of all classes hold each prediction K times, so their ECE is the mean over classes.
+    'ClasswiseECE': class_metric(errors.calibration_error, table='class_bins'),
+    'rate_gap': class_metric(errors.largest_rate_gap, table='class_totals'),
     'smECE': Metric(lambda counts: errors.smooth_error(merge_equal_confidences(counts.table))),
     'debiasedECE': bin_metric(errors.debiased_error, target=errors.root_mean_square_error),
     'ACE': bin_metric(errors.average_error),

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.definitions import Metric, find_metric
+from mmcalib.metrics.unit_tables import TABLES, UnitTables
 from mmcalib.options import check_share
 
 # Resamples that are made at a time, so that few large matrices of weights exist together.
@@ -40,8 +41,7 @@ def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
 
 def interval_values(
     names: Sequence[str],
-    bins: Tensor,
-    sums: Tensor,
+    tables: UnitTables,
     *,
     coverage: float,
     num_bootstrap: int = 1000,
@@ -52,19 +52,16 @@ def interval_values(
 
     Args:
         names: Names of metrics; those whose statistics are not kept by unit are left out.
-        bins: ``(U, 3, B)`` bins of units such as images, empty or not.
-        sums: ``(U, 2)`` sums of NLL and Brier score.
+        tables: Tables of units such as images, empty or not.
         coverage, num_bootstrap, seed: Options of :func:`intervals`.
         mean: Function of ``(U,)`` values of a metric, the bins, and ``(R, U)`` weights that returns
             ``(R,)`` means over units; None if a metric is that of all predictions together.
     """
-    filled = bins[:, 0].sum(dim=1) > 0
-    bins = bins[filled]
-    sums = sums[filled]
+    tables = tables.filled()
     metrics = {}
     for name in names:
         metric = find_metric(name)
-        if metric.bin_formula is not None:
+        if has_formula(metric, tables):
             metrics[name] = metric
     options = dict(
         coverage=coverage,
@@ -72,57 +69,74 @@ def interval_values(
         seed=seed,
         limits={name: metric.limits for name, metric in metrics.items()},
     )
-
-    def estimate(weights: Tensor) -> dict[str, Tensor]:
-        if mean is None:
-            return resampled_metrics(metrics, bins, sums, weights)
-        values = {}
-        for name, metric in metrics.items():
-            values[name] = mean(metric.bin_formula(bins, sums), bins, weights)
-        return values
-
-    bounds = intervals(estimate, len(bins), **options)
-    if mean is None:
+    bounds = {}
+    by_means = {}
+    for name, metric in metrics.items():
+        if mean is not None or not metric.grows_with_gaps:
+            by_means[name] = metric
+    if by_means:
+        estimate = partial(metric_values, by_means, tables, mean=mean)
+        bounds |= intervals(estimate, len(tables.bins), **options)
+    for kind in TABLES:
         growing = {}
         targets = {}
         for name, metric in metrics.items():
-            if metric.grows_with_gaps:
-                growing[name] = partial(values_of_table, metric.bin_formula, sums)
-                if metric.target is not None:
-                    targets[name] = metric.target
+            if name in by_means or metric.table != kind:
+                continue
+            growing[name] = partial(values_of_table, metric.bin_formula, tables.sums)
+            if metric.target is not None:
+                targets[name] = metric.target
         if growing:
-            bounds |= gap_intervals(growing, bins, targets=targets, **options)
+            bounds |= gap_intervals(growing, tables.table(kind), targets=targets, **options)
     ends = {}
     for name in metrics:
         ends[f'{name}_low'], ends[f'{name}_high'] = bounds[name]
     return ends
 
 
+def has_formula(metric: Metric, tables: UnitTables) -> bool:
+    """Return whether a metric is a formula of a table that is kept of each unit."""
+    return metric.bin_formula is not None and tables.table(metric.table) is not None
+
+
 def values_of_table(
     formula: Callable[[Tensor, Tensor], Tensor], sums: Tensor, table: Tensor
 ) -> Tensor:
-    """Return a metric of ``(…, 3, B)`` bins, which does not depend on the sums."""
+    """Return a metric of a ``(…, 3, *)`` table, which does not depend on the sums."""
     return formula(table, sums)
 
 
-def resampled_metrics(
-    names: Iterable[str], bins: Tensor, sums: Tensor, weights: Tensor
+def metric_values(
+    names: Iterable[str],
+    tables: UnitTables,
+    weights: Tensor,
+    *,
+    mean: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Return metrics of R resamples, ``(R,)`` each; a metric that bins do not give is left out.
+    """Return metrics of R resamples, ``(R,)`` each; one that the tables do not give is left out.
 
     Args:
         names: Names of metrics.
-        bins: ``(U, 3, B)`` bins of units.
-        sums: ``(U, 2)`` sums of NLL and Brier score.
+        tables: Tables of U units.
         weights: ``(R, U)``, how often each resample has each unit.
+        mean: Function that averages a metric over units; None for the metric of all predictions
+            together. See :meth:`~mmcalib.metrics.protocols.Protocol.mean`.
     """
-    resampled_bins = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-    resampled_sums = weights @ sums
+    resampled_sums = weights @ tables.sums
+    resampled_tables: dict[str, Tensor] = {}
     values = {}
     for name in names:
-        formula = find_metric(name).bin_formula
-        if formula is not None:
-            values[name] = formula(resampled_bins, resampled_sums)
+        metric = find_metric(name)
+        if not has_formula(metric, tables):
+            continue
+        table = tables.table(metric.table)
+        if mean is not None:
+            values[name] = mean(metric.bin_formula(table, tables.sums), tables.bins, weights)
+            continue
+        if metric.table not in resampled_tables:
+            resampled = (weights @ table.flatten(1)).view(len(weights), *table.shape[1:])
+            resampled_tables[metric.table] = resampled
+        values[name] = metric.bin_formula(resampled_tables[metric.table], resampled_sums)
     return values
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mmcalib.files import without_nan
+from mmcalib.metrics.class_rates import ClassRates
 from mmcalib.metrics.names import INTERVAL, MACRO, PREFIX, metric_heading, number_text
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.tables import TextTable
@@ -41,9 +42,11 @@ class Measured(dict[str, Value]):
         num_units: The number of these; None if it differs between labels.
         statistics: Tables that diagrams are drawn from; None of several labels.
         by_label: The same for each of several labels.
+        rates: Mean probability and frequency of each class; None if no metric needs the
+            probabilities of all classes.
 
     Attributes:
-        coverage, unit, num_units, statistics, by_label: As the arguments.
+        coverage, unit, num_units, statistics, by_label, rates: As the arguments.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Measured(dict[str, Value]):
         num_units: int | None = None,
         statistics: CalibrationStatistics | None = None,
         by_label: Sequence[Measured] = (),
+        rates: ClassRates | None = None,
     ) -> None:
         super().__init__(values)
         self.coverage = coverage
@@ -62,6 +66,7 @@ class Measured(dict[str, Value]):
         self.num_units = num_units
         self.statistics = statistics
         self.by_label = list(by_label)
+        self.rates = rates
 
     def __reduce_ex__(self, protocol: int) -> tuple:
         return OrderedDict, (), None, None, iter(self.items())
@@ -120,7 +125,18 @@ class Measured(dict[str, Value]):
                 verb = 'has' if len(names) == 1 else 'have'
                 sentence += f'; {", ".join(names)} {verb} none'
             sentences.append(f'{sentence}.')
+        if self.rates is not None:
+            sentences += self.rates.sentences()
+        for label, entry in enumerate(self.by_label):
+            if entry.rates is not None:
+                sentences += [f'Label {label}: {line}' for line in entry.rates.sentences()]
         return sentences
+
+    def _heading(self, name: str) -> str:
+        """Return the heading of a metric, which says of two classes whose probability it is of."""
+        rates = self.by_label[0].rates if self.by_label else self.rates
+        num_classes = None if rates is None else len(rates.probs)
+        return metric_heading(PREFIX + name, num_classes=num_classes)
 
     def _metric_table(self) -> TextTable:
         """Return a table with a row for each metric."""
@@ -129,7 +145,7 @@ class Measured(dict[str, Value]):
             headings.append(f'{100 * self.coverage:g} % interval')
         rows = []
         for name in self.names:
-            row = [metric_heading(PREFIX + name), number_text(self[name], PREFIX + name)]
+            row = [self._heading(name), number_text(self[name], PREFIX + name)]
             if self.coverage is not None:
                 row.append(self._interval_text(name) or '–')
             rows.append(row)
@@ -137,7 +153,7 @@ class Measured(dict[str, Value]):
 
     def _label_table(self) -> TextTable:
         """Return a table with a row for each label and one for their mean."""
-        headings = ['label', *(metric_heading(PREFIX + name) for name in self.names)]
+        headings = ['label', *(self._heading(name) for name in self.names)]
         rows = []
         for label, measured in enumerate(self.by_label):
             cells = [str(label)]

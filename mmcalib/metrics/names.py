@@ -52,10 +52,19 @@ def metric_name(key: str) -> str:
     return key.removeprefix(PREFIX)
 
 
-def metric_heading(key: str) -> str:
-    """Return the name of a metric and its unit, such as ``ECE (%)``; alone where none is known."""
+def metric_heading(key: str, *, num_classes: int | None = None) -> str:
+    """Return the name of a metric and its unit, such as ``ECE (%)``; alone where none is known.
+
+    Args:
+        key: The key.
+        num_classes: The number of classes, if it is known: of two, ``ClasswiseECE`` is the ECE of
+            the probability of class 1.
+    """
     unit, _ = unit_and_better(key)
-    return f'{metric_name(key)} ({unit})' if unit else metric_name(key)
+    name = metric_name(key)
+    if num_classes == 2:
+        name = name.replace('ClasswiseECE', 'ECE of P(y = 1)')
+    return f'{name} ({unit})' if unit else name
 
 
 def unit_and_better(key: str) -> tuple[str, str | None]:

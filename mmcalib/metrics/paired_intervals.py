@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,49 +17,13 @@ from mmcalib.metrics.intervals import (
     intervals,
     largest_plausible_step,
     least_plausible_step,
-    resampled_metrics,
+    metric_values,
     tail_probabilities,
     values_of_table,
 )
+from mmcalib.metrics.unit_tables import TABLES, UnitTables
 
 Mean = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class UnitTables(NamedTuple):
-    """The tables of one model for U units, such as images.
-
-    Attributes:
-        bins: ``(U, 3, B)`` float64 bins of equal width: count, correct, sum of confidences.
-        sums: ``(U, 2)`` float64 sums of NLL and Brier score.
-    """
-
-    bins: Tensor
-    sums: Tensor
-
-    def select(self, kept: Tensor) -> UnitTables:
-        """Return the tables of some units, by a mask."""
-        return UnitTables(self.bins[kept], self.sums[kept])
-
-
-def metric_values(
-    names: Sequence[str], tables: UnitTables, weights: Tensor, mean: Mean | None = None
-) -> dict[str, Tensor]:
-    """Return the metrics of R resamples, ``(R,)`` each.
-
-    Args:
-        names: Names of metrics that have a formula of bins and sums.
-        tables: Tables of U units.
-        weights: ``(R, U)``, how often each resample has each unit.
-        mean: Function that averages a metric over units; None for the metric of all predictions
-            together. See :meth:`~mmcalib.metrics.protocols.Protocol.mean`.
-    """
-    if mean is None:
-        return resampled_metrics(names, tables.bins, tables.sums, weights)
-    values = {}
-    for name in names:
-        formula = find_metric(name).bin_formula
-        values[name] = mean(formula(tables.bins, tables.sums), tables.bins, weights)
-    return values
 
 
 def difference_intervals(
@@ -85,13 +48,13 @@ def difference_intervals(
         a: Tables of one model.
         b: Tables of the other, of the same units with the same numbers of predictions.
         coverage: Coverage of the intervals, such as 0.95.
-        mean: See :func:`metric_values`.
+        mean: See :func:`~mmcalib.metrics.intervals.metric_values`.
         num_bootstrap: Number of resamples of the units.
         seed: Seed of these resamples.
     """
-    filled = a.bins[:, 0].sum(dim=1) > 0
-    a = a.select(filled)
-    b = b.select(filled)
+    is_filled = a.bins[:, 0].sum(dim=1) > 0
+    a = a.select(is_filled)
+    b = b.select(is_filled)
     sum_names = []
     gap_names = []
     for name in names:
@@ -101,8 +64,8 @@ def difference_intervals(
     if sum_names:
 
         def differences(weights: Tensor) -> dict[str, Tensor]:
-            values_a = metric_values(sum_names, a, weights, mean)
-            values_b = metric_values(sum_names, b, weights, mean)
+            values_a = metric_values(sum_names, a, weights, mean=mean)
+            values_b = metric_values(sum_names, b, weights, mean=mean)
             return {name: values_b[name] - values_a[name] for name in sum_names}
 
         bounds |= intervals(
@@ -117,19 +80,26 @@ def difference_intervals(
         return bounds
     if len(a.bins) < 2:
         return bounds | dict.fromkeys(gap_names, (float('nan'), float('nan')))
-    if torch.equal(a.bins, b.bins):
-        return bounds | dict.fromkeys(gap_names, (0.0, 0.0))
-    # One seed gives both the same resamples.
-    noise_a = gap_noise(a.bins, num_bootstrap=num_bootstrap, seed=seed)
-    noise_b = gap_noise(b.bins, num_bootstrap=num_bootstrap, seed=seed)
-    for name in gap_names:
-        metric = find_metric(name)
-        error = partial(values_of_table, metric.bin_formula, a.sums)
-        low, high = gap_difference_interval(
-            error, metric.target or error, noise_a, noise_b, coverage=coverage
-        )
-        least, most = difference_limits(name)
-        bounds[name] = (max(low, least), min(high, most))
+    for kind in TABLES:
+        kind_names = [name for name in gap_names if find_metric(name).table == kind]
+        if not kind_names:
+            continue
+        table_a = a.table(kind)
+        table_b = b.table(kind)
+        if torch.equal(table_a, table_b):
+            bounds |= dict.fromkeys(kind_names, (0.0, 0.0))
+            continue
+        # One seed gives both the same resamples.
+        noise_a = gap_noise(table_a, num_bootstrap=num_bootstrap, seed=seed)
+        noise_b = gap_noise(table_b, num_bootstrap=num_bootstrap, seed=seed)
+        for name in kind_names:
+            metric = find_metric(name)
+            error = partial(values_of_table, metric.bin_formula, a.sums)
+            low, high = gap_difference_interval(
+                error, metric.target or error, noise_a, noise_b, coverage=coverage
+            )
+            least, most = difference_limits(name)
+            bounds[name] = (max(low, least), min(high, most))
     return bounds
 
 

@@ -13,6 +13,7 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.definitions import find_metric, metric_value
 from mmcalib.metrics.intervals import interval_values
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.predictions.boundary import boundary
 
 BACKGROUND_LABEL = 0
@@ -69,7 +70,7 @@ class Protocol:
         self,
         names: Sequence[str],
         units: Sequence[Counts],
-        images: Sequence[Tensor],
+        images: UnitTables,
         **options: Any,
     ) -> dict[str, float]:
         """Return the ends of intervals over images, or over units where a metric is their mean.
@@ -77,15 +78,20 @@ class Protocol:
         Args:
             names: Names of metrics.
             units: Counts of the units.
-            images: ``(n, 3, B)`` bins and ``(n, 2)`` sums of the images.
+            images: Tables of the images.
             options: Options of :func:`~mmcalib.metrics.intervals.interval_values`.
         """
         if self.images_per_unit is None:
-            bins, sums = images
-            return interval_values(names, bins, sums, **options)
-        bins = torch.stack([unit.bins for unit in units])
-        sums = torch.stack([unit.sums for unit in units])
-        return interval_values(names, bins, sums, mean=self.mean, **options)
+            return interval_values(names, images, **options)
+        class_bins = None
+        if images.class_bins is not None:
+            class_bins = torch.stack([unit.strata['classes'] for unit in units])
+        tables = UnitTables(
+            torch.stack([unit.bins for unit in units]),
+            torch.stack([unit.sums for unit in units]),
+            class_bins,
+        )
+        return interval_values(names, tables, mean=self.mean, **options)
 
 
 def foreground(label: Tensor, _: int) -> Tensor:

@@ -14,10 +14,12 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics.bins import bin_index, equal_mass_bins
-from mmcalib.metrics.counts import Counts, tables_by_group
+from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
+from mmcalib.metrics.unit_tables import MOST_CLASSES, tables_by_image
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 
 def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -31,6 +33,9 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
         'image_bins': torch.stack([image.bins for image in images]),
         'image_sums': torch.stack([image.sums for image in images]),
     }
+    class_bins = images[0].strata.get('classes')
+    if class_bins is not None and class_bins.shape[1] <= MOST_CLASSES:
+        tables['image_class_bins'] = torch.stack([image.strata['classes'] for image in images])
     first = images[0].image
     if 'log_bins' in first:
         tables['image_narrow_bins'] = torch.stack([image.image['log_bins'] for image in images])
@@ -39,27 +44,33 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     return tables
 
 
-def tables_of_classified(outcomes: Outcomes, labels: Tensor, num_bins: int) -> dict[str, Tensor]:
+def tables_of_classified(
+    predictions: ImagePredictions, outcomes: Outcomes, num_bins: int
+) -> dict[str, Tensor]:
     """Return the per-image tables of a classifier, whose images have one prediction each.
 
     Args:
-        outcomes: Outcomes of n images.
-        labels: ``(n,)`` int64 true classes.
+        predictions: Predictions of images, of which n are valid.
+        outcomes: Outcomes of these n.
         num_bins: B.
     """
+    valid = predictions.select(predictions.valid)
     num_images = len(outcomes.conf)
     image_index = torch.arange(num_images, device='cpu')
     bin_position = log_bin_index(1 - outcomes.conf)
     log_bins = torch.zeros(num_images, 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
     log_bins[image_index, 0, bin_position] = 1
     log_bins[image_index, 1, bin_position] = outcomes.correct.int()
-    bins, sums = tables_by_group(outcomes, image_index, num_images, num_bins)
-    return {
-        'image_bins': bins,
-        'image_sums': sums,
+    unit_tables = tables_by_image(valid, outcomes, image_index, num_images, num_bins)
+    tables = {
+        'image_bins': unit_tables.bins,
+        'image_sums': unit_tables.sums,
         'image_narrow_bins': log_bins,
-        'image_labels': labels,
+        'image_labels': valid.labels,
     }
+    if unit_tables.class_bins is not None:
+        tables['image_class_bins'] = unit_tables.class_bins
+    return tables
 
 
 def add_image_index(tables: Sequence[Tensor]) -> Tensor:
@@ -84,6 +95,8 @@ class CalibrationStatistics:
             dataset.
         image_sums: ``(n, 2)`` float64 sums of each image's NLL and Brier score, which is 0 if no
             metric asked for it.
+        image_class_bins: ``(n, 3, K, B)`` float64 bins of the probability of each class of each
+            image; None for many classes, and if no metric needs them.
         image_labels: ``(n,)`` int64 labels of classified images, by which two tests know that they
             are of the same images; None for segmented ones.
         image_narrow_bins: ``(n, 3, 98)`` int32 log bins of each image
@@ -104,6 +117,7 @@ class CalibrationStatistics:
     narrow_bins: Tensor
     image_bins: Tensor | None = None
     image_sums: Tensor | None = None
+    image_class_bins: Tensor | None = None
     image_labels: Tensor | None = None
     image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None

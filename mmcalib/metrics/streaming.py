@@ -11,15 +11,22 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError, warn
-from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts, tables_by_group
+from mmcalib.metrics.class_rates import ClassRates
+from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.kept_memory import MEMORY
 from mmcalib.metrics.measured import Measured, Value
 from mmcalib.metrics.names import MACRO
-from mmcalib.metrics.outcomes import Outcomes, compute_outcomes
+from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.unit_tables import (
+    UnitTables,
+    class_table,
+    concatenate_tables,
+    tables_by_image,
+)
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import Array, as_tensor, mark_masked
 from mmcalib.predictions.groups import group_numbers
@@ -39,6 +46,8 @@ from mmcalib.predictions.ranks import (
 )
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+# Of one sigmoid the probability of class 1 matters, and not only that of the predicted class.
+SIGMOID_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
 Values = Value | Measured
 
@@ -61,7 +70,8 @@ class StreamingMetrics:
 
     Args:
         metrics: The name of a metric, for its value alone if there is no `interval`, or several
-            names.
+            names. By default those of ``DEFAULT_METRICS``, and of one sigmoid the ECE of P(y = 1),
+            ``ClasswiseECE``, before them.
         num_bins: Number of bins B.
         ignore_index: The label of predictions that are not valid.
         protocol: Name of the rule that says which pixels of maps are valid, and what is averaged,
@@ -94,14 +104,12 @@ class StreamingMetrics:
         gather: Callable[[Any], list] = gather_objects,
     ) -> None:
         self.metrics = metrics
-        self.names = metric_names(metrics)
-        definitions = [find_metric(name) for name in self.names]
-        self.required = {metric.required for metric in definitions} - {None}
+        self._take_names(metric_names(metrics))
         # A single value of bins of equal width needs no fine bins, and nothing will be drawn.
         self._needs_fine_bins = (
             not isinstance(metrics, str)
             or interval is not None
-            or any(metric.bin_formula is None for metric in definitions)
+            or any(find_metric(name).bin_formula is None for name in self.names)
         )
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = ignore_index
@@ -120,7 +128,7 @@ class StreamingMetrics:
     def reset(self) -> None:
         """Forget all predictions."""
         self._tally = Tally(self.num_bins, self.protocol.images_per_unit)
-        self._image_tables: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._image_tables: list[tuple[Tensor, UnitTables]] = []
         # Several labels are counted label by label in `compute`, since a small count per label and
         # batch would cost 0.4 ms each.
         self._waiting: list[ImagePredictions] = []
@@ -131,6 +139,11 @@ class StreamingMetrics:
         self._kind: tuple[int, bool] | None = None
         # Whether all of several labels so far are one-hot; None without any.
         self._is_one_hot: bool | None = None
+
+    def _take_names(self, names: list[str]) -> None:
+        """Take the names of the metrics, and what they require."""
+        self.names = names
+        self.required = {find_metric(name).required for name in names} - {None}
 
     def update(self, logits: Array, labels: Array) -> None:
         """Add a batch.
@@ -191,6 +204,8 @@ class StreamingMetrics:
         if predictions.several_labels and self.per_label:
             self._waiting.append(predictions.cpu())
             return
+        if self.metrics == DEFAULT_METRICS and predictions.are_of_sigmoid:
+            self._take_names([*SIGMOID_METRICS])
         for part in predictions.split_maps():
             if self.protocol.region is not None:
                 region = self.protocol.region(part.labels[0], self.boundary_width)
@@ -204,7 +219,9 @@ class StreamingMetrics:
             )
             self._tally.add(counts)
             if self.keep_images:
-                self._image_tables.append(tables_by_image(part, outcomes, self.num_bins))
+                images, image_index = part.images.unique(return_inverse=True)
+                tables = tables_by_image(part, outcomes, image_index, len(images), self.num_bins)
+                self._image_tables.append((images, tables))
 
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
         """Return the metrics of all predictions so far, of all ranks.
@@ -222,6 +239,8 @@ class StreamingMetrics:
                 that is not that of images, or labels that are all one-hot, so of one class each.
         """
         ranks = self.gather((bool(self._waiting), self._is_one_hot, self._outputs))
+        # A rank without images has not seen that the predictions are of a sigmoid.
+        self._take_names(max(self.gather(self.names), key=len))
         is_one_hot = [one_hot for _, one_hot, _ in ranks if one_hot is not None]
         if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
@@ -250,16 +269,21 @@ class StreamingMetrics:
             num_bins=self.num_bins,
             narrow_bins=MEMORY.memory.copy(whole.condensed_table()),
         )
+        class_totals = None
+        if 'classes' in whole.strata:
+            class_totals = class_table(whole.strata['classes'], 'class_totals')[None]
         if self.interval is None:
-            return Measured(values, statistics=statistics)
-        bins, sums = self.image_tables(groups)
-        ends = self.protocol.intervals(self.names, units, (bins, sums), coverage=self.interval)
-        count_by_image = bins[:, 0].sum(dim=1)
-        is_filled = count_by_image > 0
-        num_units = int(is_filled.sum())
+            rates = None if class_totals is None else ClassRates.from_totals(class_totals)
+            return Measured(values, statistics=statistics, rates=rates)
+        tables = self.image_tables(groups)
+        ends = self.protocol.intervals(self.names, units, tables, coverage=self.interval)
+        tables = tables.filled()
+        if tables.class_bins is not None:
+            class_totals = tables.table('class_totals')
+        num_units = len(tables.bins)
         unit = 'prediction'
-        if (count_by_image > 1).any():
-            statistics.image_bins = MEMORY.memory.copy(bins[is_filled])
+        if (tables.bins[:, 0].sum(dim=1) > 1).any():
+            statistics.image_bins = MEMORY.memory.copy(tables.bins)
             unit = 'image'
         if groups is not None:
             unit = 'group'
@@ -273,6 +297,7 @@ class StreamingMetrics:
             unit=unit,
             num_units=num_units,
             statistics=statistics,
+            rates=None if class_totals is None else ClassRates.from_totals(class_totals),
         )
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
@@ -286,39 +311,36 @@ class StreamingMetrics:
                 tally.add(counts)
         return tally.sums()
 
-    def image_tables(self, groups: Sequence[Hashable] | None = None) -> tuple[Tensor, Tensor]:
-        """Return the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of each image, or of each group.
+    def image_tables(self, groups: Sequence[Hashable] | None = None) -> UnitTables:
+        """Return the tables of each image, or of each group.
 
         Only a stream that keeps images has them. All ranks have to call it.
         """
-        images, bins, sums = self._gathered_tables()
+        images, tables = self._gathered_tables()
         if groups is None or not len(images):
             index = images.unique(return_inverse=True)[1]
         else:
             index = group_numbers(groups, int(images.max()) + 1)[images]
-        return sum_rows(bins, index), sum_rows(sums, index)
+        return tables.sum_by(index)
 
-    def group_tables(self, group_of_image: Tensor) -> tuple[Tensor, Tensor]:
+    def group_tables(self, group_of_image: Tensor) -> UnitTables:
         """Return :meth:`image_tables` summed over groups that are given by number.
 
         Args:
             group_of_image: The group of each image by its index, ``(n,)`` int64 from 0 on.
         """
-        images, bins, sums = self._gathered_tables()
-        index = group_of_image[images]
-        return sum_rows(bins, index), sum_rows(sums, index)
+        images, tables = self._gathered_tables()
+        return tables.sum_by(group_of_image[images])
 
-    def _gathered_tables(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return image indices ``(U,)``, bins ``(U, 3, B)`` and sums ``(U, 2)`` of all ranks."""
-        images = [torch.zeros(0, dtype=torch.int64, device='cpu')]
-        bins = [torch.zeros(0, 3, self.num_bins, dtype=torch.float64, device='cpu')]
-        sums = [torch.zeros(0, 2, dtype=torch.float64, device='cpu')]
-        for share in self.gather(self._image_tables):
-            for image_index, image_bins, image_sums in share:
-                images.append(image_index)
-                bins.append(image_bins)
-                sums.append(image_sums)
-        return torch.cat(images), torch.cat(bins), torch.cat(sums)
+    def _gathered_tables(self) -> tuple[Tensor, UnitTables]:
+        """Return image indices ``(U,)`` and the tables of these images, of all ranks."""
+        shares = [entry for share in self.gather(self._image_tables) for entry in share]
+        if not shares:
+            bins = torch.zeros(0, 3, self.num_bins, dtype=torch.float64, device='cpu')
+            sums = torch.zeros(0, 2, dtype=torch.float64, device='cpu')
+            return torch.zeros(0, dtype=torch.int64, device='cpu'), UnitTables(bins, sums)
+        images, tables = zip(*shares, strict=True)
+        return torch.cat(images), concatenate_tables(tables)
 
     def _compute_by_label(self, groups: Sequence[Hashable] | None) -> Values:
         """Return each metric of each of L labels ``(L,)``, and its mean ``…_macro``."""
@@ -328,7 +350,7 @@ class StreamingMetrics:
         values_by_label = []
         for predictions in concatenate(waiting).split_labels():
             stream = StreamingMetrics(
-                self.names,
+                DEFAULT_METRICS if self.metrics == DEFAULT_METRICS else self.names,
                 num_bins=self.num_bins,
                 interval=self.interval,
                 gather=gather_one_process,
@@ -340,7 +362,7 @@ class StreamingMetrics:
             values[name] = np.array([label_values[name] for label_values in values_by_label])
         if isinstance(self.metrics, str) and self.interval is None:
             return values[self.metrics]
-        for name in self.names:
+        for name in values_by_label[0].names:
             values[f'{name}{MACRO}'] = mean_without_nan(values[name])
         numbers = {label_values.num_units for label_values in values_by_label}
         return Measured(
@@ -350,28 +372,6 @@ class StreamingMetrics:
             num_units=numbers.pop() if len(numbers) == 1 else None,
             by_label=values_by_label,
         )
-
-
-def tables_by_image(
-    part: ImagePredictions, outcomes: Outcomes, num_bins: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the images that a part belongs to, and the bins and the sums of each.
-
-    Returns:
-        ``(U,)`` int64, ``(U, 3, B)`` and ``(U, 2)``.
-    """
-    images, image_index = part.images.unique(return_inverse=True)
-    valid = part.valid.cpu()
-    predictions_per_row = valid[0].numel() if len(valid) else 1
-    index = image_index.repeat_interleave(predictions_per_row)[valid.flatten()]
-    bins, sums = tables_by_group(outcomes, index, len(images), num_bins)
-    return images, bins, sums
-
-
-def sum_rows(values: Tensor, index: Tensor) -> Tensor:
-    """Return the sums ``(G, *)`` of values ``(U, *)`` that have the same index, from 0 on."""
-    size = int(index.max()) + 1 if len(index) else 0
-    return values.new_zeros(size, *values.shape[1:]).index_add_(0, index, values)
 
 
 def mean_without_nan(values: np.ndarray) -> float:

@@ -76,6 +76,11 @@ class ImagePredictions:
         return self.predicted.ndim > 1 and not self.several_labels
 
     @property
+    def are_of_sigmoid(self) -> bool:
+        """Whether the one score of a prediction is the probability, or the logit, of class 1."""
+        return self.scores.shape[1] == 1 and not self.are_bare_confidences
+
+    @property
     def valid(self) -> Tensor:
         """The ``(N, *)`` mask of the predictions that count."""
         return self.labels >= 0

@@ -11,10 +11,11 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, STATISTICS, VALIDATION_RESULTS, file_name_for_split
 from mmcalib.metrics.compare import Comparison, compare_tables
-from mmcalib.metrics.definitions import find_metric
-from mmcalib.metrics.paired_intervals import Mean, UnitTables, metric_values
+from mmcalib.metrics.intervals import metric_values
+from mmcalib.metrics.paired_intervals import Mean
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.reports.row_labels import differing_settings
 from mmcalib.runs.labels import record_label
 from mmcalib.runs.record import Record
@@ -194,12 +195,10 @@ def unit_tables(statistics: CalibrationStatistics, images_per_unit: int | None) 
     sums = statistics.image_sums
     if sums is None:
         sums = bins.new_zeros(len(bins), 2)
+    tables = UnitTables(bins, sums, statistics.image_class_bins)
     if images_per_unit in (None, 1):
-        return UnitTables(bins, sums)
-    return UnitTables(
-        torch.stack([part.sum(dim=0) for part in bins.split(images_per_unit)]),
-        torch.stack([part.sum(dim=0) for part in sums.split(images_per_unit)]),
-    )
+        return tables
+    return tables.sum_by(torch.arange(len(bins), device='cpu') // images_per_unit)
 
 
 def stored_values(
@@ -207,8 +206,7 @@ def stored_values(
 ) -> dict[str, float]:
     """Return the metrics of a test: from the tables of its units, or else as it printed them."""
     weights = torch.ones(1, len(tables.bins), dtype=torch.float64, device='cpu')
-    with_formula = [name for name in names if find_metric(name).bin_formula is not None]
-    computed = metric_values(with_formula, tables, weights, mean)
+    computed = metric_values(names, tables, weights, mean=mean)
     values = {}
     for name in names:
         if name in computed:

@@ -12,6 +12,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics import names as keys
 from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.intervals import interval_values
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
 from mmcalib.tables import TextTable
@@ -91,7 +92,7 @@ def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     metrics = {keys.GAP: gap(statistics.narrow_bins).item()}
     bins = statistics.image_bins
     if bins is not None:
-        ends = interval_values(['gap'], bins, bins.new_zeros(len(bins), 2), coverage=0.95)
+        ends = interval_values(['gap'], UnitTables.from_bins(bins), coverage=0.95)
         for name, end in ends.items():
             metrics[f'{keys.PREFIX}{name}'] = end
     return metrics

@@ -63,8 +63,7 @@ def image_calibration_diagram(
     if not isinstance(probs, (Mapping, float)):
         stream = StreamingMetrics(['ECE'], keep_images=True, gather=gather_one_process)
         stream.add(read_arrays(probs, labels, ignore_index=ignore_index))
-        bins, _ = stream.image_tables()
-        bins = bins[bins[:, 0].sum(dim=1) > 0]
+        bins = stream.image_tables().filled().bins
         statistics = CalibrationStatistics(
             metrics={},
             protocol='pooled',

@@ -117,6 +117,16 @@ def classwise(error, probs, labels, num_bins=15, threshold=-1):
     return np.mean(errors)
 
 
+def largest_rate_gap(probs, labels):
+    """Return the largest gap of a class's mean probability from its frequency, in percent."""
+    gaps = []
+    for k in range(len(probs[0])):
+        mean_prob = sum(row[k] for row in probs) / len(labels)
+        frequency = sum(label == k for label in labels) / len(labels)
+        gaps.append(abs(mean_prob - frequency))
+    return 100 * max(gaps)
+
+
 def adaptive_calibration_error(conf, correct, num_bins=15):
     """Return the AECE over bins of equal mass, in percent.
 

@@ -31,7 +31,9 @@ EVERY = (*NAMES, *LEVELS)
 CURVE_METRICS = ('refinement_NLL', 'calibration_NLL', 'temperature')
 # Other metrics need the probabilities of all classes.
 CONFIDENCE_METRICS = [
-    name for name in EVERY if name not in (*CURVE_METRICS, 'ClasswiseECE', 'NLL', 'Brier')
+    name
+    for name in EVERY
+    if name not in (*CURVE_METRICS, 'ClasswiseECE', 'rate_gap', 'NLL', 'Brier')
 ]
 
 
@@ -50,6 +52,7 @@ def reference_values(probs, labels, num_bins=15):
         'ClasswiseECE': references.classwise(
             references.expected_calibration_error, probs, labels, num_bins
         ),
+        'rate_gap': references.largest_rate_gap(probs, labels),
         'smECE': references.smooth_calibration_error(np.array(conf), np.array(correct)),
         'gap': 100 * (sum(conf) - sum(correct)) / n,
         'gap_size': 100 * abs(sum(conf) - sum(correct)) / n,

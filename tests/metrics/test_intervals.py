@@ -14,6 +14,7 @@ from scipy import stats
 from mmcalib.metrics import measure
 from mmcalib.metrics.calibration_errors import calibration_error, maximum_error
 from mmcalib.metrics.intervals import gap_intervals, interval_values, intervals
+from mmcalib.metrics.unit_tables import UnitTables
 
 # Its simulated images have a known error.
 simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/guarantees.py')))
@@ -93,9 +94,8 @@ def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
 
 def test_interval_values_of_ece_equal_gap_intervals():
     bins = simulation.image_bins((0.6, 0.3), 10, 5, np.random.default_rng(0))
-    actual = interval_values(
-        ['ECE'], bins, bins.new_zeros(len(bins), 2), coverage=0.5, num_bootstrap=200
-    )
+    tables = UnitTables.from_bins(bins)
+    actual = interval_values(['ECE'], tables, coverage=0.5, num_bootstrap=200)
     expected = gap_intervals(ECE, bins, **OPTIONS | dict(coverage=0.5))['ECE']
     assert [*actual.values()] == pytest.approx(expected)
 
@@ -105,9 +105,8 @@ def test_interval_debiased_error_holds_the_true_one():
     num_held = 0
     for seed in range(30):
         bins = simulation.independent_bins(0, 100, np.random.default_rng(seed))
-        values = interval_values(
-            ['debiasedECE'], bins, bins.new_zeros(100, 2), coverage=0.9, num_bootstrap=100
-        )
+        tables = UnitTables.from_bins(bins)
+        values = interval_values(['debiasedECE'], tables, coverage=0.9, num_bootstrap=100)
         if values['debiasedECE_low'] <= true_error <= values['debiasedECE_high']:
             num_held += 1
     assert num_held >= 27

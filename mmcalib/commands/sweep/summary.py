@@ -17,6 +17,7 @@ from mmcalib.files import STATISTICS, SWEEP, file_name_for_split, whole_file
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.names import ECE, INTERVAL, PREFIX, metric_heading
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.tables import TextTable, escape_markdown
@@ -76,8 +77,7 @@ def metrics_with_interval(training: Training, split: str) -> dict | None:
     if f'{ECE}{INTERVAL[0]}' not in metrics:
         bins = image_bins(training, split)
         if bins is not None:
-            no_sums = bins.new_zeros(len(bins), 2)
-            ends = interval_values(['ECE'], bins, no_sums, coverage=0.95)
+            ends = interval_values(['ECE'], UnitTables.from_bins(bins), coverage=0.95)
             metrics |= {f'{PREFIX}{name}': end for name, end in ends.items()}
     return metrics
 

@@ -23,6 +23,7 @@ from mmcalib.metrics.statistics import (
     tables_of_images,
 )
 from mmcalib.metrics.strata import stratum_text
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_integer
@@ -52,7 +53,9 @@ class CalibrationMetric(ListMetric):
       confidence, and reports 0 where all are tied). Exact up to a million pixels; more
       are counted in cells of 1 - confidence, 128 to each halving; docs/concepts/estimators.md says
       how little that changes.
-    - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
+    - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class; of two
+      classes the ECE of P(y = 1). ``rate_gap``: largest difference of a class's mean probability
+      from its frequency.
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
       bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
       what noise adds to it; ``smECE``, smooth ECE, which has no bins.
@@ -85,8 +88,9 @@ class CalibrationMetric(ListMetric):
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
-            image: ``AECE``, ``ClasswiseECE``, ``smECE``, those of selective prediction, and those
-            that need a temperature. None for no intervals.
+            image: ``AECE``, ``smECE``, those of selective prediction, those that need a
+            temperature, and those of all classes where these are more than 30. None for no
+            intervals.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
         per_class: Whether to print a table of ECE, accuracy, mean confidence and count of the
@@ -217,7 +221,11 @@ class CalibrationMetric(ListMetric):
             values |= protocol.intervals(
                 self.metrics,
                 groups,
-                (image_tables['image_bins'], image_tables['image_sums']),
+                UnitTables(
+                    image_tables['image_bins'],
+                    image_tables['image_sums'],
+                    image_tables.get('image_class_bins'),
+                ),
                 coverage=self.confidence_interval,
                 num_bootstrap=self.num_bootstrap,
                 seed=self.seed,
@@ -235,8 +243,7 @@ class CalibrationMetric(ListMetric):
         outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
         strata = self._strata_by_class(outcomes, predictions.num_classes)
         counts = count_outcomes(outcomes, self.num_bins, strata=strata)
-        labels = predictions.labels[predictions.valid]
-        return counts, tables_of_classified(outcomes, labels, self.num_bins)
+        return counts, tables_of_classified(predictions, outcomes, self.num_bins)
 
     def _strata_by_class(
         self, outcomes: Outcomes, num_classes: int

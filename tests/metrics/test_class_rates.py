@@ -1,0 +1,151 @@
+"""Two classes: the ECE of P(y = 1), and mean probabilities beside frequencies, by every door."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.functional.classification import binary_calibration_error
+
+import mmcalib
+from mmcalib.metrics import StreamingMetrics
+from mmcalib.metrics.class_rates import ClassRates
+
+
+def weighted_sigmoid(num_images=1_000, seed=0):
+    """Return logits that predict too many positives, and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    true_logits = 2 * torch.randn(num_images, generator=generator) - 1
+    labels = (torch.rand(num_images, generator=generator) < true_logits.sigmoid()).long()
+    return true_logits + 1.5, labels
+
+
+def by_door(logits, labels, **options):
+    """Return the default metrics of one sigmoid by measure, evaluate and a stream."""
+    stream = StreamingMetrics(**options)
+    for batch_logits, batch_labels in zip(logits.split(300), labels.split(300), strict=True):
+        stream.update(batch_logits, batch_labels)
+    loader = DataLoader(TensorDataset(logits[:, None], labels), batch_size=128)
+    return [
+        mmcalib.measure(logits.sigmoid(), labels, **options),
+        mmcalib.evaluate(torch.nn.Identity(), loader, **options),
+        stream.compute(),
+    ]
+
+
+def test_one_sigmoid_ece_of_class_1_comes_first_by_every_door():
+    logits, labels = weighted_sigmoid()
+    expected = 100 * binary_calibration_error(logits.sigmoid(), labels, n_bins=15).item()
+    for measured in by_door(logits, labels):
+        assert measured.names[:2] == ['ClasswiseECE', 'ECE']
+        assert measured['ClasswiseECE'] == pytest.approx(expected, abs=1e-3)
+        assert measured['ClasswiseECE'] > 2 * measured['ECE']
+        assert str(measured).splitlines()[2].startswith('ECE of P(y = 1) (%)')
+
+
+def test_one_sigmoid_of_several_labels_each_has_ece_of_class_1():
+    logits, labels = weighted_sigmoid()
+    several = mmcalib.measure(
+        torch.stack([logits.sigmoid()] * 2, dim=1), torch.stack([labels] * 2, dim=1)
+    )
+    single = mmcalib.measure(logits.sigmoid(), labels)
+    assert several['ClasswiseECE'] == pytest.approx([single['ClasswiseECE']] * 2)
+    assert several['ClasswiseECE_macro'] == pytest.approx(single['ClasswiseECE'])
+
+
+def test_one_sigmoid_named_metrics_stay_those_that_are_named():
+    logits, labels = weighted_sigmoid()
+    for measured in by_door(logits, labels, metrics=['ECE', 'NLL']):
+        assert measured.names == ['ECE', 'NLL']
+    assert isinstance(mmcalib.measure(logits.sigmoid(), labels, 'ECE'), float)
+
+
+@pytest.mark.parametrize('num_classes', [2, 5])
+def test_classwise_ece_interval_any_split_of_the_data_is_the_same(num_classes):
+    generator = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(300, num_classes, generator=generator)).softmax(dim=1)
+    labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    names = ['ClasswiseECE', 'rate_gap']
+    expected = mmcalib.measure(probs, labels, names, interval=0.9)
+    stream = StreamingMetrics(names, interval=0.9)
+    for batch, batch_labels in zip(probs.split(70), labels.split(70), strict=True):
+        stream.update(batch.log(), batch_labels)
+    actual = stream.compute()
+    for key, value in expected.items():
+        assert actual[key] == pytest.approx(value, abs=1e-3)
+    # The probabilities are calibrated, so that both errors are noise.
+    assert [expected[f'{name}_low'] for name in names] == [0.0, 0.0]
+    sharpened = mmcalib.measure(
+        probs**3 / (probs**3).sum(1, keepdim=True), labels, names, interval=0.9
+    )
+    assert 0 < sharpened['ClasswiseECE_low'] < sharpened['ClasswiseECE']
+
+
+def test_rate_gap_interval_of_maps_counts_images_and_groups():
+    generator = torch.Generator().manual_seed(0)
+    shift = torch.randn(40, 1, 1, 1, generator=generator)
+    logits = shift + torch.randn(40, 1, 6, 6, generator=generator)
+    labels = (torch.rand(40, 6, 6, generator=generator) < logits[:, 0].sigmoid()).long()
+    by_image = mmcalib.measure(logits.sigmoid(), labels, ['rate_gap'], interval=0.9)
+    groups = [index // 4 for index in range(40)]
+    by_group = mmcalib.measure(logits.sigmoid(), labels, ['rate_gap'], interval=0.9, groups=groups)
+    assert by_image['rate_gap'] == pytest.approx(by_group['rate_gap'])
+    assert by_image.num_units == 40
+    assert by_group.num_units == 10
+    assert len(by_group.rates.standard_errors) == 2
+
+
+def test_many_classes_have_no_interval_of_classes_and_the_result_says_so():
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.randn(60, 40, generator=generator).softmax(dim=1)
+    labels = torch.randint(40, (60,), generator=generator)
+    measured = mmcalib.measure(probs, labels, ['ECE', 'ClasswiseECE'], interval=0.9)
+    assert measured.names_without_interval == ['ClasswiseECE']
+
+
+def test_compare_tells_weighted_from_plain_by_the_ece_of_class_1():
+    logits, labels = weighted_sigmoid()
+    comparison = mmcalib.compare(
+        logits.sigmoid(), (logits - 1.5).sigmoid(), labels, ['ClasswiseECE', 'rate_gap']
+    )
+    assert comparison.told_apart == ['ClasswiseECE', 'rate_gap']
+
+
+def test_class_rates_equal_a_loop_with_standard_errors_over_units():
+    generator = np.random.default_rng(0)
+    count = generator.integers(1, 9, size=30).astype(float)
+    labels = np.floor(generator.uniform(size=(30, 2)) * count[:, None])
+    probs = generator.uniform(size=(30, 2)) * count[:, None]
+    totals = torch.tensor(np.stack([np.stack([count] * 2, 1), labels, probs], axis=1))
+    rates = ClassRates.from_totals(totals)
+    for k in range(2):
+        mean_prob = probs[:, k].sum() / count.sum()
+        frequency = labels[:, k].sum() / count.sum()
+        assert rates.probs[k] == pytest.approx(100 * mean_prob)
+        assert rates.frequencies[k] == pytest.approx(100 * frequency)
+        squares = 0.0
+        for unit in range(30):
+            gap = probs[unit, k] - labels[unit, k]
+            squares += (gap - count[unit] * (mean_prob - frequency)) ** 2
+        expected = 100 * math.sqrt(squares * 30 / 29) / count.sum()
+        assert rates.standard_errors[k] == pytest.approx(expected)
+
+
+def test_rates_sentence_weighted_sigmoid_names_both_rates_and_the_remedy():
+    logits, labels = weighted_sigmoid()
+    text = str(mmcalib.measure(logits.sigmoid(), labels, interval=0.95))
+    frequency = 100 * labels.double().mean().item()
+    mean_prob = 100 * logits.sigmoid().mean().item()
+    assert f'P(y = 1) is {mean_prob:.1f} % on average, and {frequency:.1f} % of the labels' in text
+    assert 'platt or auto' in text
+    calibrated = mmcalib.measure((logits - 1.5).sigmoid(), labels, interval=0.95)
+    assert 'on average' not in str(calibrated)
+
+
+def test_rates_sentence_of_several_classes_names_those_that_differ():
+    rates = ClassRates([50.0, 30.0, 20.0], [40.0, 30.5, 29.5], [1.0, 1.0, 1.0])
+    assert rates.differing == [0, 2]
+    (sentence,) = rates.sentences(['cat', 'dog', 'cow'])
+    assert 'classes cat (50.0 and 40.0 %), cow (20.0 and 29.5 %)' in sentence
+    assert 'vector or auto' in sentence
