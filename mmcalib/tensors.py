@@ -67,6 +67,46 @@ def check_finite(scores: Tensor, name: str) -> None:
     raise UserError(f'{name} has {num_wrong} {problem} out of {scores.numel()}: {remedy}')
 
 
+def check_softmax_logits(
+    logits: Tensor,
+    name: str,
+    *,
+    class_axis: int,
+    labels: Tensor | None = None,
+    ignore_index: int | None = None,
+) -> None:
+    """Raise a ValueError for logits that are NaN or infinite, but for those of masked classes.
+
+    A logit of -inf masks its class, if another class of the prediction is not masked.
+
+    Args:
+        logits: Logits of a softmax, or of a sigmoid if there is one.
+        name: Name of the logits in the error.
+        class_axis: The axis of the classes.
+        labels: True classes, which may not be masked; other values than classes do not count.
+        ignore_index: The label of predictions that are not valid.
+    """
+    # As in check_finite, one sum spares nearly all logits the tests.
+    if logits.sum().isfinite():
+        return
+    is_masked = logits == -float('inf')
+    is_masked &= ~is_masked.all(dim=class_axis, keepdim=True)
+    check_finite(logits.masked_fill(is_masked, 0), name)
+    if labels is None:
+        return
+    valid = (labels >= 0) & (labels < logits.shape[class_axis])
+    if ignore_index is not None:
+        valid &= labels != ignore_index
+    index = labels.masked_fill(~valid, 0).unsqueeze(class_axis)
+    is_label_masked = is_masked.gather(class_axis, index).squeeze(class_axis) & valid
+    if is_label_masked.any():
+        raise UserError(
+            f'{name} is -inf for {int(is_label_masked.sum())} of {int(valid.sum())} labels: mask '
+            'no class that is a label, and give a probability of 0 a value, such as 0.01, before '
+            'its logarithm'
+        )
+
+
 def check_range(values: Tensor, name: str) -> None:
     """Raise a ValueError for values that are not from 0 to 1."""
     if not values.numel():

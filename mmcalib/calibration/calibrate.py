@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain
@@ -24,6 +24,7 @@ from mmcalib.errors import UserError
 from mmcalib.names import AUTO, NUM_SAMPLES
 from mmcalib.options import check_choice
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
+from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
@@ -165,6 +166,8 @@ def calibrate_source(
         if num_samples is None:
             num_samples = NUM_SAMPLES if pixels else math.inf
         all_batches: Iterable[ImagePredictions] = chain([first], batches)
+        if isinstance(scaler, LogitScaler) and not scaler.takes_masked_classes:
+            all_batches = unmasked(all_batches, scaler.method)
         if measure_all and not pixels:
             all_batches = list(all_batches)  # Rows are small, so they are kept and not read twice.
         draw = draw_predictions(all_batches, source, num_samples=num_samples, seed=seed)
@@ -217,6 +220,14 @@ def calibrate_source(
         majority=majority_share(draw),
         unlabelled=draw.unlabelled or [],
     )
+
+
+def unmasked(batches: Iterable[ImagePredictions], method: str) -> Iterator[ImagePredictions]:
+    """Yield batches, and refuse one with a masked class at once, before the rest is read."""
+    for batch in batches:
+        if len(batch):
+            check_no_masked_class(batch.logits, method)
+        yield batch
 
 
 def scaler_for_head(scaler: LogitScaler, predictions: ImagePredictions) -> Scaler:

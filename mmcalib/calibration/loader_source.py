@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mmcalib.calibration.place import Placement
 from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import group_sums, split_rows
+from mmcalib.posthoc.masked_classes import masked_logits
 from mmcalib.predictions.groups import check_order
 from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_logits
 from mmcalib.predictions.kept_batches import KeptBatches
@@ -103,6 +104,11 @@ class LoaderSource:
         logits = rows.logits[:, 0] if rows.several_labels else rows.logits
         factors = torch.arange(1, logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
         labels = rows.labels.double().reshape(len(rows), -1).mean(dim=1)
-        projection = torch.cat([part.double() @ factors for (part,) in split_rows(logits)])
-        content = group_sums(projection + labels, image_index)
+        projections = []
+        for (part,) in split_rows(logits):
+            is_masked = masked_logits(part)
+            if is_masked is not None:  # A logit of -1e9 would leave no digits of the others.
+                part = part.masked_fill(is_masked, 0)
+            projections.append(part.double() @ factors)
+        content = group_sums(torch.cat(projections) + labels, image_index)
         return content.argsort().argsort()[image_index]

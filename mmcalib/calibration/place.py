@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from mmcalib.errors import UserError
+from mmcalib.posthoc.logits import MASKED
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.kept_batches import KeptBatch, some_values
 
@@ -453,12 +454,17 @@ def swapped_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def largest_difference(expected: Iterable[Tensor], actual: Iterable[Tensor]) -> float:
-    """Return the largest difference, relative to the largest expected value if that is above 1."""
+    """Return the largest difference, relative to the largest expected value if that is above 1.
+
+    It is infinite if a value is not finite. Logits that are masked in both are equal.
+    """
     largest = 0.0
     for expected_values, actual_values in zip(expected, actual, strict=True):
-        if not actual_values.isfinite().all():
+        is_masked = (expected_values < MASKED) & (actual_values < MASKED)
+        expected_values = expected_values.masked_fill(is_masked, 0)
+        difference = (expected_values - actual_values.masked_fill(is_masked, 0)).abs().max()
+        if not difference.isfinite():
             return float('inf')
-        difference = (expected_values - actual_values).abs().max()
         scale = expected_values.abs().max().clamp(min=1)
         largest = max(largest, (difference / scale).item())
     return largest

@@ -16,7 +16,7 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
-from mmcalib.tensors import at_least_single, check_finite, smallest_probability
+from mmcalib.tensors import at_least_single, check_softmax_logits, smallest_probability
 
 # Inverse temperatures β; the temperature is from 16 to 1/16.
 BETAS = tuple(2 ** (power / 4) for power in range(-16, 17))
@@ -112,14 +112,16 @@ def compute_outcomes(
             parts.append(outcomes)
     joined = [concatenate_outcomes(parts) for parts in parts_by_mask]
     if are_logits and not all(outcomes.nll.sum().isfinite() for outcomes in joined):
-        check_predicted(columns, predicted, predictions.name)
+        check_predicted(columns, predicted, predictions.name, label)
     outcomes = joined[0]
     if 'ignored_conf' in required:
         outcomes = outcomes._replace(ignored_conf=joined[1].conf)
     return outcomes
 
 
-def check_predicted(logits: Tensor, predicted: Tensor, name: str) -> None:
+def check_predicted(
+    logits: Tensor, predicted: Tensor, name: str, labels: Tensor | None = None
+) -> None:
     """Raise a UserError for logits ``(K, *)`` that are not finite, or not of these predictions.
 
     It prevents a wrong number: the logits of another prediction have another calibration.
@@ -128,8 +130,9 @@ def check_predicted(logits: Tensor, predicted: Tensor, name: str) -> None:
         logits: ``(K, *)``; for K = 1 the predicted classes are not checked.
         predicted: ``(*)`` predicted classes.
         name: Name of the image in the error.
+        labels: ``(*)`` true classes, which may not be masked; None if they do not matter.
     """
-    check_finite(logits, f'seg_logits of {name}')
+    check_softmax_logits(logits, f'seg_logits of {name}', class_axis=0, labels=labels)
     if len(logits) == 1:
         return
     is_lower = logits.gather(0, predicted[None])[0] < logits.amax(dim=0)

@@ -18,6 +18,7 @@ from mmcalib.tensors import (
     check_labels,
     check_probabilities,
     check_range,
+    check_softmax_logits,
 )
 
 Sample = Mapping | BaseDataElement
@@ -90,7 +91,9 @@ def with_logits(predictions: ImagePredictions, logits: Tensor) -> ImagePredictio
             softmax.
     """
     logits = at_least_single(logits.detach())
-    check_finite(logits, f'logits of {predictions.name}')
+    check_softmax_logits(
+        logits, f'logits of {predictions.name}', class_axis=1, labels=predictions.labels
+    )
     if predictions.are_maps or predictions.several_labels:
         return replace(predictions, logits=logits.to(predictions.predicted.device))
     logits = logits.cpu()
@@ -116,7 +119,7 @@ def read_map(
         labels = mask_labels(mask, max(len(scores), 2), name, ignore_index, ood_index)
     is_binary = len(scores) == 1
     if is_binary or not labelled:
-        check_finite(scores, f'seg_logits of {name}')
+        check_softmax_logits(scores, f'seg_logits of {name}', class_axis=0)
     if is_binary:
         check_range(scores, f'seg_logits of {name}, of one class,')
     return ImagePredictions(

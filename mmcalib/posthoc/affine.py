@@ -21,7 +21,6 @@ from mmcalib.posthoc.fit_rows import (
     split_rows,
 )
 from mmcalib.posthoc.logits import gaps_to_top
-from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import (
     TEMPERATURE_BOUNDS,
@@ -204,7 +203,6 @@ class ClasswiseScaler(AffineScaler):
         weights: Tensor,
         start: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        check_no_masked_class(rows.logits, temperature)
         self._information = class_information(rows.logits, temperature, weights)
         return super()._minimize_nll(rows, temperature, weights, start)
 

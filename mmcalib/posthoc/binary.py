@@ -25,6 +25,7 @@ class PlattScaler(AffineScaler):
     """
 
     method = 'platt'
+    takes_masked_classes = False
     learned = {'scale': 0, 'shift': 0}
     heads = ('sigmoid',)
 
@@ -60,6 +61,7 @@ class BetaScaler(LogitScaler):
     """
 
     method = 'beta'
+    takes_masked_classes = False
     learned = {'rise': 0, 'fall': 0, 'shift': 0}
     heads = ('sigmoid',)
     bounds = {'rise': (0.0, float('inf')), 'fall': (0.0, float('inf'))}

@@ -16,7 +16,6 @@ from torch import Tensor
 from mmcalib.options import check_number
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, nll_derivatives
 from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
-from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -211,7 +210,6 @@ class ClassConditionalScaler(LogitScaler):
     def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Tensor]:
         class_scaler = PredictedClassTemperatureScaler()
         temperatures = class_scaler._fit(rows, FitStart(start.temperature))['temperature']
-        check_no_masked_class(rows.logits, class_scaler.optimum.temperature)
         num_classes = len(temperatures)
         matrix_shape = (num_classes, num_classes, num_classes)
         matrix = torch.zeros(matrix_shape, dtype=torch.float64, device='cpu')

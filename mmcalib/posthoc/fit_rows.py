@@ -18,7 +18,7 @@ from mmcalib.posthoc.logits import gaps_to_top, top_class
 from mmcalib.predictions.arrays import as_tensor, valid_labels
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.labels import check_class_axis, labelled_rows, without_class_axis
-from mmcalib.tensors import check_finite
+from mmcalib.tensors import check_softmax_logits
 
 # Parts of so many logits fit a cache: a temperature of 200,000 × 21 takes 0.55 s, in one part 1.2.
 PART_VALUES = 250_000
@@ -42,7 +42,7 @@ def read_rows(
     group_index = read_groups(groups, labels)[valid_labels(labels, ignore_index)]
     if not row_logits.numel():
         raise UserError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
-    check_finite(row_logits, 'logits')
+    check_softmax_logits(row_logits, 'logits', class_axis=1, labels=row_labels)
     return ImagePredictions(
         predicted=top_class(row_logits),
         logits=row_logits,
@@ -105,7 +105,8 @@ def nll_derivatives(rows: ImagePredictions, beta: float | Tensor) -> tuple[Tenso
         beta = torch.full_like(rows.labels, beta, dtype=torch.float64)
     if rows.logits.dtype == torch.float32:
         slopes, curvatures = _nll_derivatives(rows, beta, torch.float32)
-        if curvatures.sum().isfinite():  # Differences of logits near 3e38 are beyond float32.
+        # Masked classes are infinite, and differences of logits near 3e38 beyond float32.
+        if curvatures.sum().isfinite():
             return slopes, curvatures
     return _nll_derivatives(rows, beta, torch.float64)
 
@@ -117,6 +118,8 @@ def _nll_derivatives(
     curvatures = []
     for logits, labels, part_beta in split_rows(rows.logits, rows.labels, beta.to(dtype)):
         gaps = gaps_to_top(logits.to(dtype))
+        if dtype == torch.float64:  # A masked class adds nothing, where 0 times -inf would be NaN.
+            gaps = gaps.clamp_(min=torch.finfo(dtype).min)
         terms = (gaps * part_beta[:, None]).exp_()
         total = terms.sum(dim=1)
         mean = terms.mul_(gaps).sum(dim=1) / total

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from mmcalib.posthoc.fit_rows import effective_weights, split_rows
-from mmcalib.posthoc.logits import gaps_to_top, top_class, without_other_class
+from mmcalib.posthoc.logits import MASKED, gaps_to_top, top_class, without_other_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 # A confidence stays so far above the one at which another class would be as likely.
 LEAST_LEAD = 1e-6
+# Higher log-odds are those of predictions whose other classes are all masked.
+MOST_LOG_ODDS = 700.0
 
 
 class IsotonicScaler(LogitScaler):
@@ -71,12 +73,13 @@ class IsotonicScaler(LogitScaler):
         from sklearn.isotonic import isotonic_regression  # The import takes a second; few need it.
 
         self.num_effective_ = effective_weights(rows, 1 / temperature).sum().item()
-        positions = odds.cpu().numpy()
+        is_open = odds < MOST_LOG_ODDS  # The others are certain, and would stretch the last step.
+        positions = odds[is_open].cpu().numpy()
         # Tied confidences, such as those of votes, may differ in their last bits.
         _, tie_index, counts = np.unique(
             positions.astype(np.float32), return_inverse=True, return_counts=True
         )
-        num_wrong = np.bincount(tie_index, weights=is_wrong.cpu().numpy())
+        num_wrong = np.bincount(tie_index, weights=is_wrong[is_open].cpu().numpy())
         error_rates = isotonic_regression(
             num_wrong / counts, sample_weight=counts, increasing=False
         )[tie_index]
@@ -153,13 +156,16 @@ class SplitProbabilities(NamedTuple):
 def split_probabilities(logits: Tensor, temperature: Tensor | float) -> SplitProbabilities:
     """Return the probabilities of logits ``(N, K, *)`` at a temperature, two where K = 1."""
     gaps = gaps_to_top(logits)
+    gaps = gaps.masked_fill(gaps < MASKED, -float('inf'))  # The curve's error is of other classes.
     log_probs = (gaps / temperature).log_softmax(dim=1)
     # A comparison, since ONNX has no scatter of booleans.
     pixel_axes = [1] * (gaps.ndim - 2)
     classes = torch.arange(gaps.shape[1], device=gaps.device).reshape(-1, *pixel_axes)
     is_predicted = classes == top_class(logits).unsqueeze(1)
     log_probs_of_others = log_probs.masked_fill(is_predicted, float('-inf'))
-    log_others = log_probs_of_others.logsumexp(dim=1, keepdim=True)
+    # All other classes may be masked.
+    lowest = torch.finfo(log_probs.dtype).min
+    log_others = log_probs_of_others.logsumexp(dim=1, keepdim=True).clamp(min=lowest)
     return SplitProbabilities(
         log_probs=log_probs,
         is_predicted=is_predicted,

@@ -1,63 +1,57 @@
-"""Classes that a model masks by a large negative logit, which some scalings cannot take."""
+"""Classes that a model masks by -inf or a large negative logit, which some scalings cannot take."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.posthoc.fit_rows import split_rows
 from mmcalib.posthoc.logits import gaps_to_top
-from mmcalib.posthoc.temperature_search import TEMPERATURE_BOUNDS
+from mmcalib.predictions.image_predictions import class_columns
 from mmcalib.texts import named_classes
 
-# No network has a class so many temperatures below the highest logit in every row.
-FAR = 1000.0
+# A masked class is at least one of these below the highest logit of its prediction, and no class is
+# between a tenth of it and it. The logits of a network have no such void.
+MASK_DEPTHS = (5e3, 5e4, 5e5, 5e6, 5e7)
+VOID = 0.1
 
 
-def check_no_masked_class(logits: Tensor, temperature: float) -> None:
-    """Raise a UserError for a class that is masked in every row: a wrong number would be fitted.
+def masked_logits(logits: Tensor) -> Tensor | None:
+    """Return where logits ``(N, K, *)`` mask their class; None if none does.
 
-    A logit such as -1e9 moves the mean of a row's logits, in whose rounding the others vanish.
-
-    Args:
-        logits: ``(M, K)``.
-        temperature: The temperature of the least NLL.
+    A mask is -inf, or a number such as -1e9 that is far below all other logits.
     """
-    # The lower bound, where no prediction is wrong, is no unit of the logits.
-    if logits.shape[1] == 1 or temperature == TEMPERATURE_BOUNDS[0]:
-        return
-    limit = FAR * temperature
     lowest, highest = logits.aminmax()
-    if highest - lowest <= limit:  # One pass spares nearly all fits the gaps of each row.
-        return
-    gaps_of_parts = [gaps_to_top(part).amax(dim=0) for (part,) in split_rows(logits)]
-    least_gaps = -torch.stack(gaps_of_parts).amax(dim=0)
-    is_masked = least_gaps > limit
-    if not is_masked.any():
-        return
-    classes = is_masked.nonzero().flatten().tolist()
-    verb = 'is' if len(classes) == 1 else 'are'
-    raise UserError(
-        f'{named_classes(classes)} {verb} masked, {least_gaps[is_masked].min().item():.3g} or more '
-        'below the highest logit of every row: leave masked classes out of logits and labels, or '
-        'take a temperature'
-    )
+    if logits.shape[1] == 1 or not highest - lowest >= MASK_DEPTHS[0]:
+        return None
+    gaps = gaps_to_top(logits)
+    for depth in MASK_DEPTHS:
+        is_masked = gaps <= -depth
+        lowest_of_others = gaps.masked_fill(is_masked, 0).amin()
+        if is_masked.any() and lowest_of_others > -VOID * depth:
+            return is_masked
+    is_masked = logits == -float('inf')
+    return is_masked if is_masked.any() else None
 
 
-def check_not_infinite(logits: Tensor, scaled: Tensor, method: str) -> None:
-    """Raise a UserError for predictions with a logit of -inf whose scaled ones are NaN.
+def check_no_masked_class(logits: Tensor, method: str) -> None:
+    """Raise a UserError if a class is masked in any prediction: a wrong number would be learned.
+
+    A logit such as -1e9 moves the mean of a prediction's logits, in whose rounding the others
+    vanish, and is a large input of a matrix.
 
     Args:
         logits: ``(N, K, *)``.
-        scaled: The scaled logits.
-        method: The method that cannot take such logits.
+        method: The method that cannot take it.
     """
-    if not scaled.isnan().any():
+    is_masked = masked_logits(logits)
+    if is_masked is None:
         return
-    is_masked = (logits == -float('inf')).any(dim=1)
-    if (is_masked & scaled.isnan().any(dim=1)).any():
-        raise UserError(
-            f'a class is masked by a logit of -inf, which {method} scaling cannot take: leave '
-            'masked classes out of the logits, here and in the fit, or take a temperature'
-        )
+    masked_columns = class_columns(is_masked)
+    classes = masked_columns.any(dim=1).nonzero().flatten().tolist()
+    num_masked = int(masked_columns.any(dim=0).sum())
+    verb = 'is' if len(classes) == 1 else 'are'
+    raise UserError(
+        f'{named_classes(classes)} {verb} masked in {num_masked} of {masked_columns.shape[1]} '
+        f'predictions, by logits such as {logits.amin().item():.3g}, which {method} scaling cannot '
+        'take: leave masked classes out of the logits, or take a temperature'
+    )

@@ -25,7 +25,7 @@ from mmcalib.posthoc.logits import (
     warn_if_probabilities,
     with_other_class,
 )
-from mmcalib.posthoc.masked_classes import check_not_infinite
+from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.minimize import minimize_sum
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.arrays import as_tensor, mark_masked
@@ -199,6 +199,8 @@ class LogitScaler(BaseEstimator):
                 f'all labels have class {first_label}: a shift would learn to predict nothing '
                 'else. Use a temperature, or data with more classes'
             )
+        if not self.takes_masked_classes:
+            check_no_masked_class(rows.logits, self.method)
         self._set_parameters(self._fit(rows, start or FitStart()))
         self.num_predictions_ = len(rows)
         self.num_logits_ = rows.logits.shape[1]
@@ -336,6 +338,8 @@ class LogitScaler(BaseEstimator):
                 f'{type(self).__name__} was fitted to {num_logits} logits of a prediction, got '
                 f'{tuple(values.shape)}'
             )
+        if not self.takes_masked_classes and values.numel():
+            check_no_masked_class(values, self.method)
         if may_be_probabilities:
             warn_if_probabilities(values)
         dtype = at_least_single(values).dtype if values.is_floating_point() else torch.float64
@@ -347,8 +351,6 @@ class LogitScaler(BaseEstimator):
             scaled = part.double()
             if scaled.numel():
                 scaled = self.apply(scaled, **learned)
-            if not self.takes_masked_classes:
-                check_not_infinite(part, scaled, self.method)
             # Rounded at the end: of large logits, single precision would lose the differences.
             converted_parts.append(convert(scaled).to(dtype))
         converted = torch.cat(converted_parts)

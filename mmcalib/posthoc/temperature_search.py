@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
 from mmcalib.errors import UserError, warn
 from mmcalib.posthoc.fit_rows import group_sums, nll_derivatives, split_rows
 from mmcalib.posthoc.logits import gaps_to_top
+from mmcalib.posthoc.masked_classes import masked_logits
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 # A temperature that the data do not determine, as separable logits do not, ends here.
@@ -185,7 +187,7 @@ def information(rows: ImagePredictions) -> float:
 
     Source: the score test with a robust variance, Boos, The American Statistician, 1992.
     """
-    slopes, _ = nll_derivatives(rows, beta=0.0)
+    slopes = torch.cat(list(slopes_at_zero(rows)))
     sums = group_sums(slopes, rows.images)
     if len(sums) < LEAST_INFORMATIVE_GROUPS:
         sums = slopes
@@ -193,6 +195,19 @@ def information(rows: ImagePredictions) -> float:
     if spread == 0:
         return 0.0
     return -sums.sum().item() / spread
+
+
+def slopes_at_zero(rows: ImagePredictions) -> Iterator[Tensor]:
+    """Yield the slope of each row's NLL in 1/T at 1/T = 0, over the classes that are not masked."""
+    for logits, labels in split_rows(rows.logits, rows.labels):
+        gaps = gaps_to_top(logits.double())
+        counts = torch.full_like(gaps[:, 0], gaps.shape[1])
+        label_gaps = gaps.gather(1, labels[:, None])[:, 0]
+        is_masked = masked_logits(logits)
+        if is_masked is not None:
+            gaps = gaps.masked_fill(is_masked, 0)
+            counts = (~is_masked).sum(dim=1)
+        yield gaps.sum(dim=1) / counts - label_gaps
 
 
 def temperature_error(

@@ -17,7 +17,7 @@ from mmcalib.predictions.labels import (
     misfit_remedy,
     without_class_axis,
 )
-from mmcalib.tensors import at_least_single, check_finite
+from mmcalib.tensors import at_least_single, check_finite, check_softmax_logits
 
 LOGIT_KEYS = ('logits', 'out')
 # Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
@@ -96,8 +96,12 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
     valid_labels = labels if ignore_index is None else labels[labels != ignore_index]
     num_classes = 2 if several_labels else max(logits.shape[1], 2)
     check_class_labels(valid_labels, num_classes, ignore_index)
-    check_finite(logits, 'the output of the model')
-    if not several_labels and logits.shape[1] > 1:
+    name = 'the output of the model'
+    if several_labels:
+        check_finite(logits, name)
+        return logits, labels
+    check_softmax_logits(logits, name, class_axis=1, labels=labels, ignore_index=ignore_index)
+    if logits.shape[1] > 1:
         _check_no_probabilities(logits)
     return logits, labels
 

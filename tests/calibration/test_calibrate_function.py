@@ -234,6 +234,96 @@ def test_calibrate_auto_overconfident_chooses_temperature():
     assert calibrated.folded_into == ['fc']
 
 
+class Questions(nn.Module):
+    """Answers questions of three to five choices, and masks the choices that are not there."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.fc = nn.Linear(5, 5)
+        nn.init.eye_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)
+        self.mask = mask
+
+    def forward(self, features, counts):
+        is_masked = torch.arange(5) >= counts[:, None]
+        return self.fc(features).masked_fill(is_masked, self.mask)
+
+
+def question_batches(num_batches=8):
+    """Return batches of questions, whose logits are three times too large."""
+    generator = torch.Generator().manual_seed(0)
+    features = 3 * torch.randn(100 * num_batches, 5, generator=generator)
+    counts = torch.randint(3, 6, (len(features),), generator=generator)
+    probs = (Questions(-torch.inf)(features, counts) / 3).softmax(dim=1).detach()
+    labels = probs.multinomial(1, generator=generator)[:, 0]
+    parts = [values.split(100) for values in (features, counts, labels)]
+    return [((x, count), label) for x, count, label in zip(*parts, strict=True)]
+
+
+MASKS = [-1e9, torch.finfo(torch.float32).min, -torch.inf]
+
+
+@pytest.mark.parametrize('mask', MASKS)
+def test_calibrate_classes_masked_in_some_rows_folds_temperature(mask):
+    batches = question_batches()
+    calibrated = mmcalib.calibrate(Questions(mask), batches)
+    assert calibrated.folded_into == ['fc']
+    assert calibrated.scaler.temperature_ == pytest.approx(3, rel=0.15)
+    losses = []
+    for inputs, labels in batches:
+        logits = Questions(-torch.inf)(*inputs) / calibrated.scaler.temperature_
+        losses.append(nn.functional.cross_entropy(logits, labels).item())
+    metrics = ['NLL', 'ECE', 'AECE', 'Brier', 'AUROC', 'AURC', 'temperature', 'ClasswiseECE']
+    measured = mmcalib.evaluate(calibrated.model, batches, metrics)
+    assert measured['NLL'] == pytest.approx(np.mean(losses), abs=1e-4)
+    assert measured['temperature'] == pytest.approx(1, abs=1e-3)
+    expected = mmcalib.evaluate(calibrated.model, batches, metrics, logits=without_infinity)
+    assert measured == pytest.approx(expected)
+    assert calibrated.after['NLL'] == pytest.approx(np.mean(losses), abs=0.01)
+    shuffled = [batches[index] for index in (3, 1, 0, 2, 7, 6, 4, 5)]
+    again = mmcalib.calibrate(Questions(mask), shuffled)
+    assert again.after == pytest.approx(calibrated.after, rel=1e-6)
+
+
+def without_infinity(output):
+    return output.clamp(min=-1e9)
+
+
+@pytest.mark.parametrize('mask', MASKS)
+@pytest.mark.parametrize('method', ['vector', 'matrix', 'class-conditional'])
+def test_calibrate_classes_masked_in_some_rows_refuses_first_batch(method, mask):
+    batches = question_batches()
+    read = []
+
+    def loader():
+        for batch in batches:
+            read.append(batch)
+            yield batch
+
+    message = f'masked in .* of 100 predictions.* {method} scaling .*take a temperature'
+    with pytest.raises(UserError, match=message):
+        mmcalib.calibrate(Questions(mask), loader(), method=method)
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize('mask', MASKS)
+def test_calibrate_auto_classes_masked_in_some_rows_takes_temperature(mask):
+    calibrated = mmcalib.calibrate(Questions(mask), question_batches(), method='auto')
+    assert calibrated.method == 'temperature'
+    problems = {row['method']: row['problem'] for row in calibrated.candidates}
+    assert 'are masked' in problems['vector'] and 'are masked' in problems['matrix']
+    assert problems['temperature'] is None
+
+
+def test_calibrate_label_of_masked_class_raises():
+    (inputs, labels), *batches = question_batches()
+    labels[:] = 4
+    num_masked = int((inputs[1] < 5).sum())
+    message = f'-inf for {num_masked} of 100 labels: mask no class'
+    with pytest.raises(UserError, match=message):
+        mmcalib.calibrate(Questions(-torch.inf), [(inputs, labels), *batches])
+
+
 @pytest.mark.parametrize('mask', [-1e4, torch.finfo(torch.float32).min])
 def test_calibrate_auto_masked_class_chooses_among_methods_that_take_it(mask):
     network, inputs, labels = make_data(num_images=240)

@@ -148,10 +148,12 @@ def test_fit_labels_of_one_class_is_finite(method, num_logits):
     assert scaler.transform(large_logits(num_logits)).isfinite().all()
 
 
-METHODS_WITHOUT_MASKS = [name for name in METHODS if not SCALERS[name].takes_masked_classes]
+# Of platt and beta, a masked class is one of two.
+METHODS_WITHOUT_MASKS = ['vector', 'matrix', 'class-conditional']
 # ETS adds uniform probabilities, of which a masked class has its share.
 METHODS_WITH_MASKS = ['temperature', 'isotonic', 'class-temperatures']
 LEAST_FLOAT = torch.finfo(torch.float32).min
+MASKS = [-1e4, -1e9, LEAST_FLOAT, -np.inf]
 
 
 def with_masked_class(logits, mask):
@@ -159,25 +161,94 @@ def with_masked_class(logits, mask):
     return np.concatenate([logits, np.full_like(logits[:, :1], mask)], axis=1)
 
 
+def draw_questions(mask, num_questions=400, num_choices=(3, 4, 5)):
+    """Return logits and labels of questions; those with fewer choices mask the last classes."""
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(num_questions, max(num_choices)))
+    counts = rng.choice(num_choices, size=num_questions)
+    is_masked = np.arange(max(num_choices)) >= counts[:, None]
+    probs = softmax(np.where(is_masked, -np.inf, logits / 3), axis=1)
+    labels = np.array([rng.choice(len(row), p=row) for row in probs])
+    return np.where(is_masked, mask, logits), labels
+
+
+def mean_nll(probs, labels):
+    return -np.log(probs[np.arange(len(labels)), labels]).mean()
+
+
 class TestMaskedClasses:
-    @pytest.mark.parametrize('mask', [-1e4, -1e9, LEAST_FLOAT])
+    @pytest.mark.parametrize('mask', MASKS)
     @pytest.mark.parametrize('method', METHODS_WITHOUT_MASKS)
     def test_fit_masked_class_raises_with_remedy(self, method, mask):
         logits, labels = draw(200)
         for dtype in (np.float32, np.float64):
             masked = with_masked_class(logits, mask).astype(dtype)
-            message = r'class 4 is masked.* below the highest.*leave.*out.*temperature'
-            with pytest.raises(UserError, match=f'(?i){message}'):
+            message = r'class 4 is masked in 200 of 200 .*leave.*out.*temperature'
+            with pytest.raises(UserError, match=message):
                 fit_scaler(method, masked, labels)
         both_masked = with_masked_class(with_masked_class(logits, mask), -1e6)
         with pytest.raises(UserError, match='classes 4, 5 are masked'):
             fit_scaler(method, both_masked, labels)
 
-    @pytest.mark.parametrize('mask', [-1e4, -1e9, LEAST_FLOAT, -np.inf])
+    @pytest.mark.parametrize('mask', MASKS)
+    @pytest.mark.parametrize('method', METHODS)
+    def test_predict_proba_class_masked_in_some_rows_is_right_or_refused(self, method, mask):
+        if method in BINARY_METHODS:
+            logits, labels = draw_questions(mask, num_choices=(1, 2))
+        else:
+            logits, labels = draw_questions(mask)
+        few_classes, few_labels = draw(200, num_classes=logits.shape[1])
+        for dtype in (np.float32, np.float64):
+            values = logits.astype(dtype)
+            if not SCALERS[method].takes_masked_classes:
+                scaler = fit_scaler(method, few_classes, few_labels)
+                for call in (
+                    lambda x=values: fit_scaler(method, x, labels),
+                    lambda x=values, s=scaler: s.transform(x),
+                    lambda x=values, s=scaler: s.predict_proba(x[-50:]),
+                ):
+                    with pytest.raises(UserError, match=r'masked in .*take a temperature'):
+                        call()
+                continue
+            scaler = fit_scaler(method, values, labels)
+            probs = scaler.predict_proba(values)
+            np.testing.assert_allclose(softmax(scaler.transform(values), 1), probs, atol=1e-6)
+            temperature = fit_scaler('temperature', values, labels)
+            # The logits are three times too large.
+            assert temperature.temperature_ == pytest.approx(3, rel=0.15)
+            best = mean_nll(temperature.predict_proba(values), labels)
+            assert mean_nll(probs, labels) < best + (0.005 if method == 'isotonic' else 1e-6)
+
+    @pytest.mark.parametrize('method', METHODS_WITH_MASKS)
+    def test_fit_any_mask_learns_the_same(self, method):
+        """A question of one choice, which is certain, tells nothing."""
+        expected = None
+        for mask in MASKS[1:]:
+            logits, labels = draw_questions(mask, num_choices=(1, 3, 5))
+            for values in (logits, logits.astype(np.float32)):
+                probs = fit_scaler(method, values, labels).predict_proba(values)
+                expected = probs if expected is None else expected
+                np.testing.assert_allclose(probs, expected, atol=1e-5)
+
+    def test_fit_masked_logits_without_information_warns_of_bound(self):
+        logits, labels = draw_questions(-1e9)
+        for mask in MASKS:
+            with pytest.warns(UserWarning, match='almost no information'):
+                scaler = fit_scaler('temperature', np.where(logits > -1e9, -logits, mask), labels)
+            assert scaler.temperature_ == 100
+
+    def test_fit_label_of_masked_class_raises(self):
+        logits, labels = draw_questions(-np.inf)
+        labels[:7] = np.isinf(logits[:7]).argmax(axis=1)
+        num_wrong = np.isinf(logits[np.arange(400), labels]).sum()
+        with pytest.raises(UserError, match=f'-inf for {num_wrong} of 400 labels: mask no class'):
+            fit_scaler('temperature', logits, labels)
+
+    @pytest.mark.parametrize('mask', MASKS)
     @pytest.mark.parametrize('method', METHODS_WITH_MASKS)
     def test_predict_proba_masked_class_equals_without_it(self, method, mask):
         logits, labels = draw(200)
-        scaler = fit_scaler(method, with_masked_class(logits, max(mask, LEAST_FLOAT)), labels)
+        scaler = fit_scaler(method, with_masked_class(logits, mask), labels)
         actual = scaler.predict_proba(with_masked_class(logits, mask))
         expected = fit_scaler(method, logits, labels).predict_proba(logits)
         np.testing.assert_allclose(actual, with_masked_class(expected, 0), atol=1e-6)
@@ -190,7 +261,7 @@ class TestMaskedClasses:
         masked[150, 2] = -np.inf
         for call in (scaler.transform, scaler.predict_proba):
             for values in (masked, masked.numpy(), masked.half(), masked.T[None].clone()):
-                with pytest.raises(UserError, match=r'-inf.*leave masked classes out'):
+                with pytest.raises(UserError, match=r'class 2 is .*-inf.*leave masked classes out'):
                     call(values)
             assert call(logits).isfinite().all()
 

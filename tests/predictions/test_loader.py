@@ -96,7 +96,7 @@ def test_reader_volumes_and_several_labels_have_their_shapes():
 
 
 LOGITS = torch.randn(4, 3)
-LOGITS_WITHOUT_HIGHEST = LOGITS.where(LOGITS.max() > LOGITS, -torch.inf)
+MASKED_LABELS = LOGITS.where(torch.arange(3) != LABELS[:, None], -torch.inf)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ LOGITS_WITHOUT_HIGHEST = LOGITS.where(LOGITS.max() > LOGITS, -torch.inf)
         ((LOGITS, LABELS / 3), {}, 'whole numbers'),
         ((LOGITS.softmax(1), LABELS), {}, r'log\(\)'),
         ((LOGITS / 0, LABELS), {}, 'NaN or infinite'),
-        ((LOGITS_WITHOUT_HIGHEST, LABELS), {}, '1 values of -inf .*masked'),
+        ((MASKED_LABELS, LABELS), {}, '-inf for 4 of 4 labels: mask no class'),
+        ((LOGITS - torch.inf, LABELS), {}, '12 values of -inf .*masked'),
+        ((LOGITS[:, :1] - torch.inf, LABELS > 0), {}, '4 values of -inf'),
         ((torch.randn(4, 3, 2, 2), torch.zeros(4, 8, 8)), {}, r'interpolate them to \(8, 8\)'),
     ],
 )
