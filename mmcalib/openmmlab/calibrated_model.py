@@ -57,6 +57,13 @@ def is_calibrated(model: nn.Module) -> bool:
 
 
 class _CalibratedPredictions:
+    def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
+        # Models of timm and Hugging Face rename all keys, and the scaling's are not theirs.
+        names = [name for name in state_dict if name.startswith(f'{prefix}calibration.')]
+        scaling_state = {name: state_dict.pop(name) for name in names}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        state_dict.update(scaling_state)
+
     def predict(self, *args: Any, **kwargs: Any) -> list[BaseDataElement]:
         """Return the data samples of a batch with calibrated scores."""
         samples = super().predict(*args, **kwargs)

@@ -27,7 +27,9 @@ def same_data(one: Mapping | None, other: Mapping | None) -> bool:
 def _without_pipeline(node: object) -> object:
     """Return a part of a dataset's config without what does not decide which data it reads."""
     if isinstance(node, Mapping):
-        skipped = ('pipeline', 'test_mode', 'lazy_init', 'serialize_data')
+        skipped = ['pipeline', 'lazy_init', 'serialize_data']
+        if 'dataset' not in node:  # Of a KFoldDataset, it chooses the part.
+            skipped.append('test_mode')
         return {key: _without_pipeline(value) for key, value in node.items() if key not in skipped}
     if isinstance(node, (list, tuple)):
         return [_without_pipeline(item) for item in node]
@@ -70,6 +72,8 @@ def sample_ids(dataset: object) -> list[SampleId]:
     elif 'indices' in attributes:
         inner_samples = sample_ids(inner)
         samples = [inner_samples[index] for index in attributes['indices']]
+    elif '_ori_indices' in attributes:  # A KFoldDataset holds its part alone.
+        samples = sample_ids(inner)
     elif hasattr(dataset, '_get_ori_dataset_idx'):  # mmengine's wrappers have it.
         inner_samples = sample_ids(inner)
         indices = [dataset._get_ori_dataset_idx(index) for index in range(size)]

@@ -5,6 +5,7 @@ import torch
 from mmengine.config import ConfigDict
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
+from mmpretrain.models import ImageClassifier
 from torch import nn
 
 from mmcalib.calibration import draw
@@ -47,6 +48,26 @@ class RoutedHead(nn.Module):
 
         head.forward = forward_routed
         return head
+
+
+@MODELS.register_module(force=True)
+class RenamingClassifier(ImageClassifier):
+    """A classifier that renames all keys of its state dict, as mmpretrain's of timm does."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._register_state_dict_hook(self._strip)
+        self._register_load_state_dict_pre_hook(self._join)
+
+    @staticmethod
+    def _strip(model, state, prefix, metadata):
+        return {key.removeprefix('head.'): value for key, value in state.items()}
+
+    @staticmethod
+    def _join(state, prefix, *others):
+        for key in list(state):
+            if not key.startswith('backbone.'):
+                state[f'head.{key}'] = state.pop(key)
 
 
 class BatchList(list):

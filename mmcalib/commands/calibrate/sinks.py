@@ -64,11 +64,15 @@ class CheckpointSink:
             UserError: If it predicts otherwise than the scaling; then nothing is written.
         """
         if placement.reason is None:
+            # Some models, as those of timm, rename their parameters in the state dict.
+            state = model.state_dict(keep_vars=True)
             for name, tensor in placement.tensors.items():
-                key = name if name in self.state else f'module.{name}'
-                # Half precision is too coarse for the proof, and becomes single.
-                dtype = torch.promote_types(self.state[key].dtype, torch.float32)
-                self.state[key] = tensor.to(dtype)
+                parameter = model.get_parameter(name)
+                for key in [key for key, value in state.items() if value is parameter]:
+                    saved_key = key if key in self.state else f'module.{key}'
+                    # Half precision is too coarse for the proof, and becomes single.
+                    dtype = torch.promote_types(self.state[saved_key].dtype, torch.float32)
+                    self.state[saved_key] = tensor.to(dtype)
         else:
             scaling = scaling_module(scaler)
             for key, tensor in scaling.state_dict(prefix='calibration.').items():

@@ -56,6 +56,22 @@ def test_calibrate_many_training_images_refused_few_warned(digits, calibrate):
     assert record_in(content)['shared'] == {'images': 63, 'train': 3, 'test': 0, 'test_images': 60}
 
 
+def test_calibrate_parts_of_k_folds_share_no_image(digits, calibrate, run):
+    """Its part of 60 images has other indices than those images have in the whole."""
+    whole = dict(type='Digits', split='train', indices=120, pipeline=PACK)
+    folds = dict(_delete_=True, type='KFoldDataset', fold=1, num_splits=2, dataset=whole)
+    parts = [f"_base_ = '{DIGITS}'", f'train_dataloader = dict(dataset={folds})']
+    for split in ('val', 'test'):
+        part = {**folds, 'test_mode': split == 'val'}
+        parts.append(f'{split}_dataloader = dict(dataset={part})')
+    Path('folds.py').write_text('\n'.join(parts))
+    content, output = calibrate('folds.py', digits, '--test')
+    shared = {'images': 60, 'train': 0, 'test': 0, 'test_images': 60}
+    assert record_in(content)['shared'] == shared
+    assert 'the same' not in output
+    run('test.py', 'folds.py', 'out.pth', '--split', 'val', '--work-dir', 'tested')
+
+
 def test_calibrate_validation_that_contains_test_warns(digits, calibrate, run):
     config = write_config(('val', 60), ('test', 60))
     content, output = calibrate(config, digits, '--test')

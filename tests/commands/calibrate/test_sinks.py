@@ -68,6 +68,37 @@ def test_calibrate_half_checkpoint_writes_scaled_layer_in_single(digits, calibra
     assert with_other_dtype == SCALED_TENSORS
 
 
+@pytest.mark.parametrize(
+    ('method', 'tensors'),
+    [
+        ('temperature', {'fc.weight', 'fc.bias'}),
+        ('class-temperatures', TEMPERATURE_TENSORS),
+    ],
+)
+def test_calibrate_model_that_renames_keys_predicts_scaled(method, tensors, digits, calibrate, run):
+    state = load(digits)['state_dict']
+    renamed = {key.removeprefix('head.'): tensor for key, tensor in state.items()}
+    torch.save(renamed, 'renamed.pth')
+    Path('renaming.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        "custom_imports = dict(imports=['mmcalib', 'tiny_models'])\n"
+        "model = dict(type='RenamingClassifier')\n"
+    )
+    content, _ = calibrate(
+        'renaming.py', 'renamed.pth', '--test', '--method', method, cfg=FEW[DIGITS]
+    )
+    changed = set()
+    for key, tensor in content['state_dict'].items():
+        if key not in renamed or not torch.equal(tensor, renamed[key]):
+            changed.add(key)
+    assert changed == tensors
+    config = 'out.py' if record_in(content)['attached'] else 'renaming.py'
+    run('test.py', config, 'out.pth', '--work-dir', 'tested', '--cfg-options', *FEW[DIGITS])
+    expected = record_in(content)['tested']['after']['ECE']
+    metrics = load('tested/results.json')['metrics']
+    assert metrics['calibration/ECE'] == pytest.approx(expected, abs=1e-3)
+
+
 # Its last layer absorbs nothing.
 COSINE_HEAD = [
     'model.head.type=ArcFaceClsHead',
