@@ -128,11 +128,15 @@ def test_inputs_that_are_no_tensors_are_named(function):
 
 @pytest.mark.parametrize('function', FUNCTIONS)
 def test_keys_that_forward_lacks_are_named(function):
-    batch = {'pixels': LOGITS, 'path': 'x', 'labels': LABELS}
+    batch = {'pixel': LOGITS, 'mean': LOGITS, 'labels': LABELS}
     message = error_message(function, Named(), [batch])
-    assert 'path' in message and 'pixels' in message
-    message = error_message(function, Named(), [{'pixel': LOGITS, 'labels': LABELS}])
-    assert 'not pixel' in message and 'pixels' in message
+    assert 'takes pixels, and not pixel, mean' in message and "(b['pixel'], b['labels'])" in message
+
+
+def test_keys_that_no_input_is_missing_for_are_left_out():
+    model = Named()
+    batch = {'pixels': LOGITS, 'path': 'x', 'index': LABELS, 'labels': LABELS}
+    assert mmcalib.evaluate(model, [batch]) == mmcalib.evaluate(model, [(LOGITS, LABELS)])
 
 
 def test_functions_may_take_what_they_like():

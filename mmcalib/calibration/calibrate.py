@@ -29,6 +29,7 @@ from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import check_order, group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -41,6 +42,7 @@ def calibrate(
     loader: Iterable,
     *,
     method: str | LogitScaler = 'temperature',
+    unpack: Unpack | None = None,
     logits: Logits | None = None,
     groups: Sequence[Hashable] | None = None,
     ignore_index: int | None = None,
@@ -64,13 +66,15 @@ def calibrate(
     Args:
         model: A classifier or segmentor, of one or several labels, that returns logits.
         loader: Batches of held-out data: ``(inputs, labels)`` or dicts, see
-            :mod:`mmcalib.predictions.loader`. Logits are ``(N, K)`` or ``(N, K, *)`` with labels
-            ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels ``(N, L)`` of 0 and 1 are several
-            labels, which get a scaling each.
+            :mod:`mmcalib.predictions.loader`; others need `unpack`. Logits are ``(N, K)`` or
+            ``(N, K, *)`` with labels ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels
+            ``(N, L)`` of 0 and 1 are several labels, which get a scaling each.
         method: A key of ``mmcalib.posthoc.SCALERS``; or a scaler with options; or ``'auto'`` for
             the simplest method within one standard error of the best cross-validated likelihood.
             With fewer than ten groups, auto takes a temperature, and only if it is above 1 by two
             standard errors.
+        unpack: A function from a batch to its inputs and labels, such as
+            ``lambda batch: (batch['pixels'], batch['mask'])``.
         logits: A function that takes the logits out of the model's output; by default they are its
             ``logits``, its ``['out']``, or the output itself.
         groups: A name for each image, in the order of a loader whose sampler is sequential: images
@@ -83,9 +87,9 @@ def calibrate(
     Raises:
         TypeError: If the model is no ``nn.Module``, the method a class, or the loader a data set.
         UserError: For a model that is calibrated already, cannot be copied, or returns no single
-            tensor of logits; for batches without labels, labels of one class only or out of range,
-            probabilities or NaN in place of logits; for a method that is unknown or not for such a
-            head.
+            tensor of logits; for batches whose inputs or labels are not known, labels of one class
+            only or out of range, probabilities or NaN in place of logits; for a method that is
+            unknown or not for such a head.
     """
     model = unwrap_uncalibrated(model)
     if isinstance(method, type) and issubclass(method, LogitScaler):
@@ -105,7 +109,7 @@ def calibrate(
             raise UserError('groups is empty: name the group of each image, or leave it out')
         if int(group_numbers(groups, len(groups)).max()) == 0:
             raise UserError('all images are of one group: calibrate on two or more')
-    source = LoaderSource(loader, logits=logits, ignore_index=ignore_index)
+    source = LoaderSource(loader, unpack=unpack, logits=logits, ignore_index=ignore_index)
     # Fits need gradients. A model that is copied in inference mode could never be trained.
     with full_precision(), torch.inference_mode(False), torch.enable_grad():
         if copy:

@@ -14,6 +14,7 @@ from mmcalib.calibration.place import Placement
 from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.posthoc.masked_classes import masked_logits
+from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import check_order
 from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_logits
 from mmcalib.predictions.kept_batches import KeptBatches
@@ -30,6 +31,7 @@ class LoaderSource:
 
     Args:
         loader: Batches of inputs and labels, see :mod:`mmcalib.predictions.loader`.
+        unpack: A function from a batch to its inputs and labels; None for the usual batches.
         logits: A function that takes the logits out of the output of the model; None for the
             usual places.
         ignore_index: The label of predictions that are not valid.
@@ -38,9 +40,15 @@ class LoaderSource:
     threshold = 0.5
 
     def __init__(
-        self, loader: Iterable, *, logits: Logits | None = None, ignore_index: int | None = None
+        self,
+        loader: Iterable,
+        *,
+        unpack: Unpack | None = None,
+        logits: Logits | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         self.loader = loader
+        self.unpack = unpack
         self.logits = logits
         self.ignore_index = ignore_index
         self.gather = gather_one_process
@@ -63,6 +71,7 @@ class LoaderSource:
             self.loader,
             text,
             self.kept,
+            unpack=self.unpack,
             logits=self.logits,
             ignore_index=self.ignore_index,
         )
@@ -76,16 +85,20 @@ class LoaderSource:
 
     def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch."""
-        with reader(model, logits=self.logits, ignore_index=self.ignore_index) as predict:
-            logits, _ = predict(batch)
-        return list(logits)
+        return self._logits(model, batch, self.logits)
 
     def run_calibrated(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the same of a model behind which a scaling is attached."""
         # Where a function names the logits, the output of such a model is the logits alone.
-        with reader(model, ignore_index=self.ignore_index) as predict:
-            logits, _ = predict(batch)
-        return list(logits)
+        return self._logits(model, batch, None)
+
+    def _logits(self, model: nn.Module, batch: Any, logits: Logits | None) -> list[Tensor]:
+        """Return the logits of a batch, which a function may take out of the output."""
+        with reader(
+            model, unpack=self.unpack, logits=logits, ignore_index=self.ignore_index
+        ) as read:
+            batch_logits, _ = read(batch)
+        return list(batch_logits)
 
     def use_placement(self, placement: Placement) -> None:
         """Do nothing: the logits are the same wherever the scaling goes."""

@@ -10,6 +10,7 @@ import torch
 from mmcalib.metrics.measure import check_options, measure
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
 from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import read_loader
@@ -25,6 +26,7 @@ def evaluate(
     interval: float | None = None,
     groups: Sequence[Hashable] | None = None,
     ignore_index: int | None = None,
+    unpack: Unpack | None = None,
     logits: Logits | None = None,
     device: str | torch.device | None = None,
     num_bins: int = 15,
@@ -50,11 +52,14 @@ def evaluate(
             labels ``(N, L)``, for those of a sigmoid. Or probabilities, as :func:`measure` takes
             them.
         loader_or_labels: Batches ``(inputs, labels)``, or dicts with labels, as
-            :mod:`mmcalib.predictions.loader` reads them. Or labels, as :func:`measure` takes them.
+            :mod:`mmcalib.predictions.loader` reads them; others need `unpack`. Or labels,
+            as :func:`measure` takes them.
         metrics: A name, for its value alone if there is no `interval`, or several.
         interval: Coverage of intervals over images or `groups`, as in :func:`measure`.
         groups: Group of each image, in the order of a loader whose sampler is sequential.
         ignore_index: Label of the predictions that are not valid; None for none.
+        unpack: Function from a batch to its inputs and labels, such as
+            ``lambda batch: (batch['pixels'], batch['mask'])``.
         logits: Function from the model's output to its logits, such as
             ``lambda output: output[0]``; by default its ``logits``, its ``['out']``, or the output.
         device: Device to predict on; None for that of the model.
@@ -65,17 +70,21 @@ def evaluate(
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
 
     Raises:
-        TypeError: For `logits`, a `device` or a `protocol` without a model, a name or a state dict
-            in place of one, and as in :func:`measure`.
-        ValueError: For batches without labels, labels out of range, or an output that is not one
-            tensor of finite logits of the labels' size; and as in :func:`measure`.
+        TypeError: For `unpack`, `logits`, a `device` or a `protocol` without a model, a name or a
+            state dict in place of one, and as in :func:`measure`.
+        ValueError: For batches whose inputs or labels are not known, labels out of range, or an
+            output that is not one tensor of finite logits of the labels' size; and as in
+            :func:`measure`.
     """
     if isinstance(model_or_probs, type):
         name = model_or_probs.__name__
         raise TypeError(f'a model must be a module or a function, got the class {name}: build it')
     if not callable(model_or_probs):
-        if logits is not None or device is not None or protocol != 'pooled':
-            raise TypeError('logits, device and protocol go with a model, not with probabilities')
+        functions_are_given = unpack is not None or logits is not None
+        if functions_are_given or device is not None or protocol != 'pooled':
+            raise TypeError(
+                'unpack, logits, device and protocol go with a model, not with probabilities'
+            )
         if isinstance(model_or_probs, (str, Mapping)):
             raise TypeError(
                 f'a model must be a module or a function, got {type(model_or_probs).__name__}: '
@@ -105,6 +114,7 @@ def evaluate(
         model_or_probs,
         loader_or_labels,
         'Evaluating',
+        unpack=unpack,
         logits=logits,
         ignore_index=ignore_index,
         device=device,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -18,6 +17,7 @@ from mmcalib.options import check_choice, check_integer
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.model_inputs import forward_signature
 from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
 from mmcalib.tensors import at_least_single
 
@@ -199,10 +199,7 @@ class CalibratedOutput(nn.Module):
 
     def _take_signature(self) -> None:
         """Give ``forward`` the model's signature, by which torch.export names inputs and shapes."""
-        try:
-            signature = inspect.signature(self.model.forward)
-        except (TypeError, ValueError):  # A compiled function may have none.
-            return
+        signature = forward_signature(self.model)
         self_parameter = Parameter('self', Parameter.POSITIONAL_ONLY)
         parameters = [self_parameter, *signature.parameters.values()]
         forward = CalibratedOutput.forward

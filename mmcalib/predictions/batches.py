@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from inspect import Parameter, Signature
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmcalib.errors import UserError
+from mmcalib.predictions.arrays import as_tensor, mark_masked
+from mmcalib.predictions.model_inputs import (
+    Inputs,
+    example_inputs,
+    inputs_from_entries,
+    inputs_from_items,
+    names_entry,
+)
 
 LABEL_KEYS = ('labels', 'label', 'mask', 'target')
-# A dict that has one of these keys gives the model this input alone.
-INPUT_KEYS = ('image', 'data')
+# Returns the inputs and the labels of a batch.
+Unpack = Callable[[Any], tuple[Any, Any]]
 
 
 def check_is_loader(loader: Iterable) -> None:
@@ -45,27 +53,109 @@ def check_is_loader(loader: Iterable) -> None:
         )
 
 
-def split_batch(batch: Any) -> tuple[Any, Any]:
-    """Return the inputs and the labels of a batch."""
+def split_batch(
+    batch: Any, signature: Signature, unpack: Unpack | None = None
+) -> tuple[Inputs, Tensor]:
+    """Return the inputs and the labels of a batch.
+
+    Args:
+        batch: The batch.
+        signature: The signature of the model, whose parameters name inputs.
+        unpack: A function that returns inputs and labels; None for batches ``(inputs, labels)``,
+            and dicts in which one entry alone can be the labels.
+
+    Raises:
+        TypeError: If `unpack` is no function, or does not return two things.
+        UserError: If it is not known what the labels or the inputs are.
+    """
+    if unpack is not None:
+        batch = _unpacked(batch, unpack)
+    elif isinstance(batch, (tuple, list)) and len(batch) == 1 and isinstance(batch[0], Mapping):
+        batch = batch[0]  # DALI gives a list of a dict for each of its pipelines.
     if isinstance(batch, Mapping):
-        for label_key in LABEL_KEYS:
-            if label_key in batch:
-                inputs = {key: value for key, value in batch.items() if key != label_key}
-                return main_input(inputs), batch[label_key]
-    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-        return batch[0], batch[1]
+        key = _label_key(batch, signature)
+        labels = _read_labels(batch[key])
+        entries = _without(batch, key)
+        return inputs_from_entries(entries, signature, 'b', f'b[{key!r}]'), labels
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        _raise_no_batch(batch, _batch_remedy(batch))
+    inputs, labels = batch
+    labels = _read_labels(labels)
+    if isinstance(inputs, Mapping):
+        return inputs_from_entries(inputs, signature, 'b[0]', 'b[1]'), labels
+    if isinstance(inputs, (tuple, list)):
+        return inputs_from_items(inputs, len(labels), signature), labels
+    return Inputs((inputs,), {}), labels
+
+
+def _unpacked(batch: Any, unpack: Unpack) -> tuple[Any, Any]:
+    """Return the inputs and the labels that a function of the user takes out of a batch."""
+    if not callable(unpack):
+        raise TypeError(f'unpack must be a function of a batch, got {unpack!r}')
+    pair = unpack(batch)
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise TypeError(f'unpack must return (inputs, labels), got {_description(pair)}')
+    return pair[0], pair[1]
+
+
+def _label_key(batch: Mapping[Any, Any], signature: Signature) -> Hashable:
+    """Return the key of the labels, if one entry alone can be the labels.
+
+    What ``forward`` names is an input. Only labels, label or target that it does without may be
+    there for a loss, as in models of transformers.
+
+    Raises:
+        UserError: If no entry can be the labels, or several can.
+    """
+    if len(batch) < 2:
+        _raise_no_batch(batch, 'add the labels')
+    label_keys = [key for key in LABEL_KEYS if key in batch]
+    candidates = [key for key in label_keys if not _is_input(key, signature)]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        problem = f'{" and ".join(candidates)} of a batch may each be the labels: say which is'
+    else:
+        problem = f'none of {", ".join(map(str, batch))} is known to be the labels: say which is'
+        for key, value in batch.items():
+            if isinstance(value, (Tensor, np.ndarray)) and not names_entry(signature, key):
+                candidates = [key]
+        candidates = candidates or label_keys or list(batch)[-1:]
+    readings = []
+    for key in candidates:
+        example = example_inputs(_without(batch, key), signature, 'b')
+        readings.append(f'unpack=lambda b: ({example}, b[{key!r}])')
+    raise UserError(f'{problem}, as {" or ".join(readings)}')
+
+
+def _is_input(key: str, signature: Signature) -> bool:
+    """Return whether an entry that may be the labels is an input of the model."""
+    if not names_entry(signature, key):
+        return False
+    return key == 'mask' or signature.parameters[key].default is Parameter.empty
+
+
+def _without(batch: Mapping[Any, Any], left_out: Hashable) -> dict[Any, Any]:
+    return {key: value for key, value in batch.items() if key != left_out}
+
+
+def _read_labels(labels: Any) -> Tensor:
+    """Return labels as a tensor, which marks those that numpy masks."""
+    _, labels = mark_masked((), labels)
+    labels = as_tensor('labels', labels)
+    if not labels.ndim:  # A model would fail for the input of one image, with an error of its own.
+        raise UserError(
+            'a batch has a single label, as the samples of a data set have: give batches, as '
+            'DataLoader(samples, batch_size=64)'
+        )
+    return labels
+
+
+def _raise_no_batch(batch: Any, remedy: str) -> NoReturn:
     raise UserError(
         f'a batch must be (inputs, labels), or a dict with {", ".join(LABEL_KEYS[:-1])} or '
-        f'{LABEL_KEYS[-1]}; got {_description(batch)}: {_batch_remedy(batch)}'
+        f'{LABEL_KEYS[-1]}; got {_description(batch)}: {remedy}'
     )
-
-
-def main_input(inputs: Mapping[Any, Any]) -> Any:
-    """Return the image or the data among named inputs, or all of them if they have neither."""
-    for key in INPUT_KEYS:
-        if key in inputs:
-            return inputs[key]
-    return inputs
 
 
 def _description(batch: Any) -> str:
@@ -78,105 +168,15 @@ def _description(batch: Any) -> str:
 
 
 def _batch_remedy(batch: Any) -> str:
-    """Return what to do about a batch without labels."""
-    keys: list = []
-    if isinstance(batch, Mapping):
-        keys = list(batch)
-    elif isinstance(batch, (tuple, list)):
-        keys = list(range(len(batch)))
-    if len(keys) > 1:
-        return f'wrap the loader, as in [(b[{keys[0]!r}], b[{keys[1]!r}]) for b in loader]'
+    """Return what to do about a batch that is neither a pair nor a dict."""
+    if isinstance(batch, (tuple, list)) and len(batch) > 2:
+        before_last = ', '.join(f'b[{index}]' for index in range(len(batch) - 1))
+        return (
+            f'say which is the labels, unpack=lambda b: (({before_last}), b[{len(batch) - 1}]) if '
+            'the last is, or unpack=lambda b: (b[0], b[1]) if the second is'
+        )
     if isinstance(batch, (Tensor, np.ndarray)):
         return 'add the labels; one batch alone goes in a list, as [(inputs, labels)]'
-    return 'add the labels'
-
-
-def token_ids(batch: Any) -> Tensor | None:
-    """Return the token ids ``(N, L)`` that a batch gives to a model, None if it has none."""
-    inputs, _ = split_batch(batch)
-    if isinstance(inputs, Mapping):
-        inputs = inputs.get('input_ids')
-    elif isinstance(inputs, (tuple, list)) and inputs:
-        inputs = inputs[0]
-    if not torch.is_tensor(inputs) or inputs.is_floating_point() or inputs.ndim != 2:
-        return None
-    return inputs
-
-
-def copy_inputs(inputs: Any, device: torch.device | None) -> Any:
-    """Return inputs with copies of their tensors, since a model may write into its inputs.
-
-    Args:
-        inputs: Tensors, and dicts, tuples and lists of them.
-        device: The device of the copies; None for that of each tensor.
-    """
-    if torch.is_tensor(inputs):
-        return inputs.to(inputs.device if device is None else device, copy=True)
-    if isinstance(inputs, Mapping):
-        return {name: copy_inputs(value, device) for name, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
-        return [copy_inputs(value, device) for value in inputs]
-    return inputs
-
-
-def run_model(model: Callable, inputs: Any) -> Any:
-    """Return the output of a model for inputs: a dict as keywords, a tuple as arguments.
-
-    Raises:
-        UserError: If the model fails for inputs that are no tensors, or that it does not take.
-    """
-    try:
-        if isinstance(inputs, Mapping):
-            return model(**inputs)
-        if isinstance(inputs, (tuple, list)):
-            return model(*inputs)
-        return model(inputs)
-    except (AttributeError, TypeError, ValueError) as error:
-        remedy = _inputs_remedy(model, inputs)
-        if remedy is None:
-            raise
-        raise UserError(f'the model cannot take a batch: {remedy}') from error
-
-
-def _inputs_remedy(model: Callable, inputs: Any) -> str | None:
-    """Return what to do about inputs that a model has failed for; None if nobody knows."""
-    if isinstance(inputs, Mapping):
-        remedy = _keys_remedy(model, inputs)
-        if remedy is not None:
-            return remedy
-        values = list(inputs.values())
-    elif isinstance(inputs, (tuple, list)):
-        values = list(inputs)
-    else:
-        values = [inputs]
-    parts = []
-    for value in values:
-        parts += value if isinstance(value, list) else [value]
-    if any(isinstance(part, str) for part in parts):
-        return 'its inputs are texts: give the tensors of a tokenizer'
-    if any(isinstance(part, np.ndarray) for part in parts):
-        return 'its inputs are numpy arrays: give tensors, as torch.from_numpy(x).float()'
-    if any(isinstance(value, list) and _is_number(value) for value in values):
-        return 'its inputs are lists of numbers: give tensors, as torch.tensor(x)'
-    return None
-
-
-def _keys_remedy(model: Callable, inputs: Mapping[Any, Any]) -> str | None:
-    """Return which keys of a batch a model does not take; None if it takes all."""
-    forward = model.forward if isinstance(model, nn.Module) else model
-    parameters = inspect.signature(forward).parameters
-    takes_any_key = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    unknown_keys = [str(key) for key in inputs if key not in parameters]
-    if takes_any_key or not unknown_keys:
-        return None
-    return (
-        f'its forward takes {", ".join(parameters)}, and not {", ".join(unknown_keys)}: leave '
-        'these keys out of the batches'
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, or a list that begins with one, however deep."""
-    while isinstance(value, list) and value:
-        value = value[0]
-    return isinstance(value, (int, float))
+    if isinstance(batch, (tuple, list, str)):
+        return 'add the labels'
+    return 'say what its inputs and its labels are, as unpack=lambda b: (b, b.y)'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+
+from mmcalib.predictions.model_inputs import copy_inputs
 
 # Two or three batches are kept at equal distances, the first one among them.
 NUM_SPREAD = 3
@@ -69,7 +71,7 @@ class KeptBatches:
         """Keep a batch if it stands for others.
 
         Args:
-            batch: The batch; its tensors are copied, since a loader may fill them again.
+            batch: The batch, which is copied, since a loader may fill them again.
             logits: Logits ``(K, *)`` of each image, or one tensor of all.
         """
         kept = KeptBatch(batch, some_values(logits))
@@ -92,7 +94,7 @@ class KeptBatches:
         # A loader fills no tensor again after its last batch, so this one needs no copy.
         self._by_role['last'] = (self._count, kept)
         if roles:
-            copied = KeptBatch(copy_tensors(batch), kept.values)
+            copied = KeptBatch(copy_inputs(batch), kept.values)
             for role in roles:
                 self._by_role[role] = (self._count, copied)
         self._thin_out()
@@ -120,14 +122,3 @@ def some_values(logits: Sequence[Tensor]) -> Tensor:
         parts.append(values.flatten()[-offset % step :: step].double().cpu())
         offset += values.numel()
     return torch.cat(parts)
-
-
-def copy_tensors(batch: Any) -> Any:
-    """Return a batch with copies of its tensors, and all other objects as they are."""
-    if torch.is_tensor(batch):
-        return batch.clone()
-    if isinstance(batch, Mapping):
-        return {name: copy_tensors(value) for name, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return [copy_tensors(value) for value in batch]
-    return batch

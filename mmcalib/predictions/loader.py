@@ -1,9 +1,10 @@
 """The logits and labels of any torch model, from the batches of a loader; OpenMMLab is not needed.
 
-A batch is ``(inputs, labels)`` or a dict with its labels under ``labels``, ``label``, ``mask`` or
-``target``. The model gets tensors as they are, tuples as arguments, and dicts as keywords, or
-their ``image`` or ``data`` alone if they have one. So loaders of torchvision, timm, transformers,
-MONAI and nnU-Net are read as they are.
+A batch is ``(inputs, labels)`` or a dict in which one entry alone can be the labels: it is named
+``labels``, ``label``, ``mask`` or ``target``, and is no input of the model. The model gets a tensor
+as it is, a tuple as arguments, and of a dict all entries that its ``forward`` names. An ``image``,
+``data`` or single entry of another name is its one required argument. So loaders of torchvision,
+timm, transformers, MONAI and nnU-Net are read as they are; of others, ``unpack`` says what is what.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from dataclasses import dataclass
+from inspect import Signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmcalib.errors import UserError
 from mmcalib.options import check_ignore_index
-from mmcalib.predictions.arrays import as_tensor, mark_masked
-from mmcalib.predictions.batches import check_is_loader, copy_inputs, run_model, split_batch
+from mmcalib.predictions.batches import Unpack, check_is_loader, split_batch
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.labels import check_class_axis
 from mmcalib.predictions.loader_checks import LoaderChecks
+from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signature, run_model
 from mmcalib.predictions.model_logits import Logits, check_logits, find_logits
 from mmcalib.predictions.progress import progress
 from mmcalib.tensors import unchanged_randomness
@@ -41,6 +42,7 @@ def read_loader(
     text: str,
     kept: KeptBatches | None = None,
     *,
+    unpack: Unpack | None = None,
     logits: Logits | None = None,
     ignore_index: int | None = None,
     device: str | torch.device | None = None,
@@ -52,6 +54,7 @@ def read_loader(
         loader: Batches, in any order.
         text: The text of the progress bar.
         kept: An object that keeps a few of the batches.
+        unpack: See :func:`reader`.
         logits: See :func:`reader`.
         ignore_index: See :func:`reader`.
         device: See :func:`reader`.
@@ -68,15 +71,16 @@ def read_loader(
         # A loader draws its order at random, and its transforms may.
         contexts.enter_context(unchanged_randomness())
         read = contexts.enter_context(
-            reader(model, logits=logits, ignore_index=ignore_index, device=device)
+            reader(model, unpack=unpack, logits=logits, ignore_index=ignore_index, device=device)
         )
         if kept is not None:
             contexts.enter_context(kept.watching())
         for batch in progress(loader, text):
-            batch_logits, labels = read(batch)
+            inputs, labels = read.split(batch)
+            batch_logits, labels = read.predict(inputs, labels)
             if not len(batch_logits):
                 continue
-            checks.add(batch, batch_logits, labels)
+            checks.add(inputs.tokens, batch_logits, labels)
             if batch_logits.ndim > 2 and not has_checked_class_axis:
                 check_class_axis(batch_logits, remedy=CLASS_AXIS_REMEDY)
                 has_checked_class_axis = True
@@ -90,10 +94,11 @@ def read_loader(
 def reader(
     model: Callable,
     *,
+    unpack: Unpack | None = None,
     logits: Logits | None = None,
     ignore_index: int | None = None,
     device: str | torch.device | None = None,
-) -> Iterator[Callable[[Any], tuple[Tensor, Tensor]]]:
+) -> Iterator[BatchReader]:
     """Give a function from a batch to its logits ``(N, K, *)`` and labels, both on the device.
 
     Labels are int64 ``(N, *)``; of several labels, whose logits are ``(N, L)``, they are ``(N, L)``
@@ -103,6 +108,7 @@ def reader(
 
     Args:
         model: A module, or a function of the inputs.
+        unpack: A function from a batch to its inputs and labels; None for the usual batches.
         logits: A function that takes the logits out of the output, such as
             ``lambda output: output[0]``; None for its ``logits``, its ``['out']``, or the output
             itself.
@@ -110,18 +116,56 @@ def reader(
         device: The device to predict on; None for that of the model.
 
     Raises:
-        ValueError: While reading, for batches without labels, labels that are no classes of the
-            logits, and logits that are NaN, infinite or probabilities; for inputs that are texts,
-            arrays or keys that the model fails for.
+        ValueError: While reading, for batches whose inputs or labels are not known, labels that are
+            no classes of the logits, and logits that are NaN, infinite or probabilities; for inputs
+            that are texts or arrays and that the model fails for.
     """
     if logits is not None and not callable(logits):
         raise TypeError(f'logits must be a function of the output, got {logits!r}')
     if ignore_index is not None:
         check_ignore_index(ignore_index)
     with _evaluating(model, device) as model_device:
-        yield partial(
-            _read_batch, model, logits=logits, ignore_index=ignore_index, device=model_device
+        yield BatchReader(
+            model, forward_signature(model), unpack, logits, ignore_index, model_device
         )
+
+
+@dataclass(frozen=True)
+class BatchReader:
+    """A function from a batch to its logits and labels, see :func:`reader`.
+
+    Attributes:
+        model: The model, in evaluation mode.
+        signature: Its signature.
+        unpack: See :func:`reader`.
+        logits: See :func:`reader`.
+        ignore_index: See :func:`reader`.
+        device: The device to predict on; None if it is unknown.
+    """
+
+    model: Callable
+    signature: Signature
+    unpack: Unpack | None
+    logits: Logits | None
+    ignore_index: int | None
+    device: torch.device | None
+
+    def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
+        return self.predict(*self.split(batch))
+
+    def split(self, batch: Any) -> tuple[Inputs, Tensor]:
+        """Return the inputs and the labels of a batch."""
+        return split_batch(batch, self.signature, self.unpack)
+
+    def predict(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the checked logits of inputs, and the labels on their device."""
+        is_on_gpu = self.device is not None and self.device.type == 'cuda'
+        devices = [self.device] if is_on_gpu else []
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(0)
+            output = run_model(self.model, copy_inputs(inputs, self.device))
+            logits = find_logits(output, self.logits).as_subclass(Tensor)
+        return check_logits(logits, labels.to(logits.device), self.ignore_index)
 
 
 @contextmanager
@@ -151,29 +195,3 @@ def _evaluating(
             module.training = training
         if device is not None:
             model.to(device_before)
-
-
-def _read_batch(
-    model: Callable,
-    batch: Any,
-    *,
-    logits: Logits | None,
-    ignore_index: int | None,
-    device: torch.device | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the checked logits and labels of a batch, see :func:`reader`."""
-    inputs, labels = split_batch(batch)
-    _, labels = mark_masked((), labels)
-    labels = as_tensor('labels', labels)
-    if not labels.ndim:  # A model would fail for the input of one image, with an error of its own.
-        raise UserError(
-            'a batch has a single label, as the samples of a data set have: give batches, as '
-            'DataLoader(samples, batch_size=64)'
-        )
-    inputs = copy_inputs(inputs, device)
-    is_on_gpu = device is not None and device.type == 'cuda'
-    with torch.no_grad(), torch.random.fork_rng(devices=[device] if is_on_gpu else []):
-        torch.manual_seed(0)
-        output = run_model(model, inputs)
-        batch_logits = find_logits(output, logits).as_subclass(Tensor)
-    return check_logits(batch_logits, labels.to(batch_logits.device), ignore_index)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError, warn
-from mmcalib.predictions.batches import token_ids
 from mmcalib.predictions.labels import ONE_HOT, is_one_hot
 from mmcalib.predictions.model_logits import FEW_OUTPUTS
 
@@ -27,14 +24,19 @@ class LoaderChecks:
         self._are_one_hot = True
         self._outputs = OutputCheck()
 
-    def add(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+    def add(self, tokens: Tensor | None, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch.
+
+        Args:
+            tokens: Token ids ``(N, L)`` that the model has read, None if there are none.
+            logits: ``(N, K, *)``.
+            labels: ``(N, *)``, or those of several labels.
 
         Raises:
             UserError: For logits with other axes than before, and for labels that are the tokens
                 that the model reads.
         """
-        self._tokens.add(batch, logits, labels)
+        self._tokens.add(tokens, logits, labels)
         self._num_images += len(logits)
         if self._num_axes is None:
             self._num_axes = logits.ndim
@@ -123,9 +125,8 @@ class _TokenCheck:
         self._num_copies = 0
         self._labels_differ = False
 
-    def add(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+    def add(self, tokens: Tensor | None, logits: Tensor, labels: Tensor) -> None:
         """Take in a batch, and raise a UserError if enough labels are the tokens, all of them."""
-        tokens = token_ids(batch)
         if self._labels_differ or tokens is None:
             return
         if tokens.shape != labels.shape or logits.ndim != 3:
@@ -143,7 +144,6 @@ class _TokenCheck:
         if self._num_copies and not self._labels_differ:
             raise UserError(
                 'the labels equal input_ids, the tokens that the model reads, but the logits of a '
-                'causal model are of the next token. Shift both: give labels[:, 1:], as in '
-                "[(batch, batch['labels'][:, 1:]) for batch in loader], and "
-                'logits=lambda output: output.logits[:, :-1].movedim(-1, 1)'
+                "causal model are of the next token. Shift both: unpack=lambda b: (b, b['labels']"
+                '[:, 1:]) and logits=lambda output: output.logits[:, :-1].movedim(-1, 1)'
             )

@@ -103,7 +103,7 @@ MASKED_LABELS = LOGITS.where(torch.arange(3) != LABELS[:, None], -torch.inf)
     ('batch', 'options', 'remedy'),
     [
         (LOGITS, {}, 'add the labels'),
-        ((LOGITS, LABELS, LABELS), {}, 'wrap the loader'),
+        ((LOGITS, LABELS, LABELS), {}, 'say which is the labels'),
         ({'image': LOGITS}, {}, 'add the labels'),
         ({'x': LOGITS, 'y': LABELS}, {}, r"b\['x'\], b\['y'\]"),
         ((LOGITS, LABELS[0]), {}, 'DataLoader'),
@@ -261,7 +261,10 @@ def test_evaluate_few_labels_equal_to_tokens_by_chance_are_read():
         ((INPUTS, LABELS + 1), 'numbered from 1.*subtract 1.*ignore_index=2'),
         ((['a text', 'another'], LABELS[:2]), 'texts.*tokenizer'),
         ((INPUTS.numpy(), LABELS), r'numpy.*from_numpy'),
-        ({'pixel_values': INPUTS, 'name': 'x', 'labels': LABELS}, 'takes pixel_values.*not name'),
+        (
+            {'pixels': INPUTS, 'size': INPUTS, 'labels': LABELS},
+            'takes pixel_values.*not pixels, size',
+        ),
         (INPUTS, r'\[\(inputs, labels\)\]'),
         ((INPUTS, torch.tensor([0, 1, 1, 4])), 'otherwise number the classes from 0 to 1'),
     ],
