@@ -101,7 +101,8 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
     if not is_main_process():
         return metrics
     calibration_metrics = metrics_of_type(runner, CalibrationMetric)
-    statistics = kept_statistics(calibration_metrics)
+    num_samples = len(runner.test_dataloader.dataset)
+    statistics = kept_statistics(calibration_metrics, num_samples)
     evaluation = describe_evaluation(runner)
     if shift:
         evaluation['shift'] = dict(shift)
@@ -117,8 +118,13 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         version=__version__,
     )
     write_results(Path(runner.work_dir), record, statistics)
-    lines = test_summary(record, main_statistics(calibration_metrics))
-    if not statistics and 'ood' not in record.evaluation:
+    lines = test_summary(record, main_statistics(calibration_metrics, num_samples))
+    if calibration_metrics and not statistics:
+        lines.append(
+            f'The test_evaluator measures parts of the {num_samples:,} samples, whose figures are '
+            f'above by its names: for a gap and {STATISTICS} of all samples, leave its type out.'
+        )
+    elif not statistics and 'ood' not in record.evaluation:
         command = measuring_command(runner.cfg.filename, record)
         lines.append(f'Calibration was not measured; {command} measures it.')
     if not record.limit:
@@ -133,10 +139,12 @@ def metrics_of_type(runner: Runner, kind: type[BaseMetric]) -> list:
     return [metric for metric in runner.test_evaluator.metrics if isinstance(metric, kind)]
 
 
-def main_statistics(metrics: Sequence[CalibrationMetric]) -> CalibrationStatistics | None:
-    """Return the statistics of the test's calibration metric, None if it has none."""
+def main_statistics(
+    metrics: Sequence[CalibrationMetric], num_samples: int
+) -> CalibrationStatistics | None:
+    """Return those of the test's calibration metric of all samples, None if it has none."""
     for metric in metrics:
-        if metric.prefix == 'calibration':
+        if metric.prefix == 'calibration' and metric.num_samples == num_samples:
             return metric.statistics
     return None
 
@@ -265,7 +273,10 @@ def describe_evaluation(runner: Runner) -> dict:
     inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
     if inference and inference != {'mode': 'whole'}:
         evaluation['inference'] = inference
-    ood_metrics = metrics_of_type(runner, OODMetric)
+    ood_metrics = []
+    for metric in metrics_of_type(runner, OODMetric):
+        if metric.num_samples == dataset['samples']:  # Others have the counts of a part.
+            ood_metrics.append(metric)
     if ood_metrics:
         evaluation['ood'] = [
             {name: getattr(metric, name) for name in OOD_OPTIONS} for metric in ood_metrics

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.dist import is_main_process
-from mmengine.evaluator import Evaluator
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from mmcalib.files import experiment_name
 from mmcalib.openmmlab.hooks.drawing_hook import DrawingHook
@@ -42,14 +41,14 @@ class ReliabilityDiagramHook(DrawingHook):
         loop = runner._train_loop  # `runner.epoch` would load the training data for a mere test
         unit = 'epoch' if isinstance(loop, EpochBasedTrainLoop) else 'iter'
         if 'val' in self.splits:
-            self._draw(runner, runner.val_evaluator, 'val', getattr(loop, unit, 0))
+            self._draw(runner, runner.val_loop, 'val', getattr(loop, unit, 0))
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if 'test' in self.splits:
-            self._draw(runner, runner.test_evaluator, tested_split(runner), 0)
+            self._draw(runner, runner.test_loop, tested_split(runner), 0)
 
-    def _draw(self, runner: Runner, evaluator: Evaluator, split: str, step: int) -> None:
-        """Draw the diagrams of an evaluation."""
+    def _draw(self, runner: Runner, loop: BaseLoop, split: str, step: int) -> None:
+        """Draw the diagrams of an evaluation, none of figures that are of a part of the split."""
         if not is_main_process():
             return
         # matplotlib takes a while to import, and a training may never need it.
@@ -61,7 +60,8 @@ class ReliabilityDiagramHook(DrawingHook):
         else:
             run_name = Path(runner.work_dir).resolve().name
         title = f'{run_name}, {SPLIT_NAMES[split]}'
-        statistics_by_name = kept_statistics(self.calibration_metrics(evaluator))
+        metrics = self.calibration_metrics(loop.evaluator)
+        statistics_by_name = kept_statistics(metrics, len(loop.dataloader.dataset))
         for index, (name, statistics) in enumerate(statistics_by_name.items()):
             if not statistics.num_predictions:
                 continue

@@ -202,6 +202,7 @@ class CalibrationMetric(ListMetric):
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
+        self.num_samples = len(results)
         protocol = PROTOCOLS[self.protocol]
         tally = Tally(self.num_bins, protocol.images_per_unit)
         if results and not isinstance(results[0], Counts):

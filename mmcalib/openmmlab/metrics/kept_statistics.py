@@ -8,8 +8,13 @@ from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.openmmlab.metrics.calibration_metric import CalibrationMetric
 
 
-def kept_statistics(metrics: Sequence[CalibrationMetric]) -> dict[str, CalibrationStatistics]:
+def kept_statistics(
+    metrics: Sequence[CalibrationMetric], num_samples: int
+) -> dict[str, CalibrationStatistics]:
     """Return the statistics of evaluated metrics by the names of their files.
+
+    Statistics of another number of samples than the data set has are left out: an evaluator has
+    measured its parts, and they are those of the last one.
 
     Metrics of the same options, such as an ``ECE`` beside an ``AECE``, have the same bins of the
     same predictions and share one file. That of the first metric is ``calibration``, which all
@@ -19,6 +24,8 @@ def kept_statistics(metrics: Sequence[CalibrationMetric]) -> dict[str, Calibrati
     statistics_by_name: dict[str, CalibrationStatistics] = {}
     statistics_by_options: dict[tuple, CalibrationStatistics] = {}
     for metric in metrics:
+        if metric.num_samples != num_samples:
+            continue
         options = (
             metric.prefix,
             metric.protocol,

@@ -25,7 +25,13 @@ class ListMetric(BaseMetric):
         ignore_index: Label of the pixels to leave out; None for the one that the head of the model
             ignores, which our tools set, and 255 in others. Classifiers do not use it.
         **base: Options of mmengine's ``BaseMetric``.
+
+    Attributes:
+        num_samples: Number of samples of the last figures, on the main process. An evaluator that
+            measures the parts of a ``ConcatDataset`` has figures of each part.
     """
+
+    num_samples = 0
 
     def __init__(self, *, ignore_index: int | None = None, **base: Any) -> None:
         super().__init__(**base)

@@ -157,6 +157,7 @@ class OODMetric(ListMetric):
 
     def compute_metrics(self, results: list[OODCounts]) -> dict[str, float]:
         """Return the figures of all images."""
+        self.num_samples = len(results)
         limit = FineBinLimit()
         for result in results:  # Those of all processes may be too many together.
             limit.take(result)

@@ -10,6 +10,8 @@ import torch
 from commands import ROOT, run_in_process
 from drawings import draw_runs, words
 from forked import run_forked
+from mmengine.evaluator import Evaluator
+from mmengine.registry import EVALUATOR
 from tested import run_config, test_weights
 
 from mmcalib.commands.train import train_and_test
@@ -188,6 +190,31 @@ def test_kept_statistics_first_metric_has_the_file_of_the_tools(tmp_path):
     assert 'protocol paper' in words(draw_runs('reliability', [tmp_path]))
     run_in_process('report.py', tmp_path, '--html', tmp_path / 'page.html')
     assert 'Reliability, MbLS' in (tmp_path / 'page.html').read_text()
+
+
+class PartsEvaluator(Evaluator):
+    """An evaluator that measures two parts of the data, as mmdet's of a ConcatDataset does."""
+
+    def evaluate(self, size):
+        metrics = {}
+        for metric in self.metrics:
+            for name, part in (('first', slice(0, 5)), ('second', slice(5, size))):
+                for key, value in metric.compute_metrics(metric.results[part]).items():
+                    metrics[f'{name}/{metric.prefix}/{key}'] = value
+            metric.results.clear()
+        return metrics
+
+
+def test_kept_statistics_of_a_part_are_not_shown_as_those_of_the_test(tmp_path):
+    EVALUATOR.register_module('PartsEvaluator', module=PartsEvaluator, force=True)
+    cfg = config('digits', tmp_path)
+    cfg.test_evaluator = dict(type='PartsEvaluator', metrics=[dict(type='ECE')])
+    metrics = test_weights(build_runner(cfg))
+    assert list(metrics) == ['first/calibration/ECE', 'second/calibration/ECE']
+    assert list(tmp_path.glob('*.npz')) == drawn(tmp_path) == []
+    (log,) = tmp_path.rglob('*.log')
+    assert 'The test_evaluator measures parts of the 11 samples' in log.read_text()
+    assert 'mean confidence' not in log.read_text()
 
 
 def test_drawing_hooks_without_calibration_metric_draw_nothing(tmp_path):
