@@ -28,6 +28,7 @@ from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
+from mmcalib.openmmlab.hooks.learn_from_validation_hook import check_validations
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.runs.checkpoint import check_classes, class_names
@@ -286,7 +287,6 @@ def measured_keys(metric: BaseMetric) -> set[str] | None:
 def check_learning(runner: Runner, model: nn.Module) -> None:
     """Refuse a loss, or an attached calibration, that would not learn, for a wrong number."""
     has_hook = any(isinstance(hook, LearnFromValidationHook) for hook in runner.hooks)
-    has_validation = bool(runner.cfg.get('val_dataloader'))
     for module in model.modules():
         if is_calibrated(module):
             raise UserError(
@@ -302,11 +302,7 @@ def check_learning(runner: Runner, model: nn.Module) -> None:
                 f'{name} learns nothing without its hook: add '
                 "custom_hooks=[dict(type='LearnFromValidationHook')]"
             )
-        if not has_validation:
-            raise UserError(
-                f'{name} learns from validations, but this training has none: set val_cfg, '
-                'val_dataloader and val_evaluator, and leave out --no-validate'
-            )
+        check_validations(runner, name)
 
 
 def check_targets(model: nn.Module) -> None:

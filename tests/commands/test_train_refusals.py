@@ -110,6 +110,34 @@ INVALID_CONFIGS = {
 }
 
 
+CALS = LOSS.format('CALSLoss', 'num_classes=10')
+ADA = LOSS.format('AdaFocalLoss', '')
+BY_ITERATION = "train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=8)"
+# Configs without a validation before the last step, and what the error must name.
+NO_LEARNING = {
+    f'{CALS}\ntrain_cfg = dict(max_epochs=2, val_interval=5)': (
+        'CALSLoss .* before the last .*: val_interval=5, val_begin=1, max_epochs=2. Set the '
+    ),
+    f'{CALS}\ntrain_cfg = dict(max_epochs=2, val_interval=1, val_begin=100)': 'val_begin=100',
+    f'{CALS}\ntrain_cfg = dict(max_epochs=1, val_interval=1)': 'max_epochs=1',
+    f'{CALS}\ntrain_cfg = dict(max_epochs=9, val_interval=1, dynamic_intervals=[(0, 9)])': (
+        r'dynamic_intervals=\[\(0, 9\)\]'
+    ),
+    f'{ADA}\n{BY_ITERATION}': 'AdaFocalLoss .*: val_interval=1000, val_begin=1, max_iters=8. ',
+    f'{ADA}\nval_dataloader = val_evaluator = val_cfg = None': (
+        'AdaFocalLoss .*this training has none: set val_cfg.*no-validate'
+    ),
+}
+
+
+@pytest.mark.parametrize('text', NO_LEARNING)
+def test_train_loss_without_a_validation_to_learn_from_refused(text, run, tmp_path):
+    Path('invalid.py').write_text(f"_base_ = 'mmcalib::mbls/digits.py'\n{LEARNS}\n{text}\n")
+    *_, last_line = run('train.py', 'invalid.py', code=2).splitlines()
+    assert re.search(NO_LEARNING[text], last_line)
+    assert not list(tmp_path.rglob('*.pth'))
+
+
 @pytest.mark.parametrize('text', INVALID_CONFIGS)
 def test_train_invalid_config_refused(text, run, tmp_path):
     Path('invalid.py').write_text(f"_base_ = 'mmcalib::mbls/digits.py'\n{text}\n")

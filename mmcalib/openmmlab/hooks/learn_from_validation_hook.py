@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from bisect import bisect
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -10,7 +11,7 @@ import torch
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch import Tensor
 
 from mmcalib.errors import UserError
@@ -47,7 +48,8 @@ class LearnFromValidationHook(Hook):
 
     Raises:
         TypeError: If `ignore_index` is no integer.
-        ValueError: Before training, if the model has no such loss, or the run no validation.
+        ValueError: Before training, if the model has no such loss, or the run no validation before
+            its last step.
     """
 
     # It runs after EMAHook has put the trained weights back, before CheckpointHook saves the best.
@@ -60,11 +62,11 @@ class LearnFromValidationHook(Hook):
     def before_train(self, runner: Runner) -> None:
         modules = runner.model.modules()
         self._losses = [loss for loss in modules if isinstance(loss, CALSLoss | AdaFocalLoss)]
-        if not self._losses or runner.val_loop is None:
+        if not self._losses:
             raise UserError(
-                f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model, and '
-                'validations: set val_cfg, val_dataloader and val_evaluator'
+                f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model'
             )
+        check_validations(runner, type(self._losses[0]).__name__)
         if same_data(runner.cfg.get('val_dataloader'), runner.cfg.get('test_dataloader')):
             runner.logger.warning(
                 f'The validation data, which a {type(self._losses[0]).__name__} learns from, are '
@@ -117,6 +119,50 @@ class LearnFromValidationHook(Hook):
             return loss.statistics(predictions.valid_rows().logits)
         counts = count_outcomes(compute_outcomes(predictions))
         return counts.round() if predictions.are_maps else counts
+
+
+def check_validations(runner: Runner, loss: str) -> None:
+    """Refuse a training in which a loss would learn nothing, and be reported as if it had.
+
+    A smoke run (``--limit``) has one epoch, and no report shows it.
+
+    Args:
+        runner: Runner before it trains.
+        loss: Name of the loss.
+    """
+    if runner.val_loop is None:
+        raise UserError(
+            f'{loss} learns from validations, but this training has none: set val_cfg, '
+            'val_dataloader and val_evaluator, and leave out --no-validate'
+        )
+    loop = runner.train_loop
+    if isinstance(loop, EpochBasedTrainLoop):
+        length = 'max_epochs'
+    elif isinstance(loop, IterBasedTrainLoop):
+        length = 'max_iters'
+    else:
+        return
+    if runner.cfg.get('limit') or validates_before(getattr(loop, length), loop):
+        return
+    schedule = {'val_interval': loop.val_interval, 'val_begin': loop.val_begin}
+    schedule[length] = getattr(loop, length)
+    dynamic_intervals = [*zip(loop.dynamic_milestones, loop.dynamic_intervals, strict=True)][1:]
+    if dynamic_intervals:
+        schedule['dynamic_intervals'] = dynamic_intervals
+    values = ', '.join(f'{name}={value}' for name, value in schedule.items())
+    raise UserError(
+        f'{loss} learns from the validations before the last step, of which train_cfg has none: '
+        f'{values}. Set the interval and val_begin below {length}'
+    )
+
+
+def validates_before(last: int, loop: EpochBasedTrainLoop | IterBasedTrainLoop) -> bool:
+    """Return whether a loop validates after an epoch, or an iteration, before `last`."""
+    for step in range(max(loop.val_begin, 1), last):
+        interval = loop.dynamic_intervals[bisect(loop.dynamic_milestones, step + 1) - 1]
+        if step % interval == 0:
+            return True
+    return False
 
 
 def learn(loss: CALSLoss | AdaFocalLoss, parts: Sequence[Tensor | Counts]) -> dict[str, float]:

@@ -62,17 +62,35 @@ def test_learn_from_validation_hook_unsuitable_run_warns_or_raises():
     val = dict(dataset=dict(type='A', ann_file='val'))
     other = dict(dataset=dict(type='A', ann_file='train'))
     runner = SimpleNamespace(logger=SimpleNamespace(warning=warnings.append), val_loop=True)
+    runner.train_loop = None
     runner.model = torch.nn.Sequential(CALSLoss(K))
     for test in (val, other, None):
         runner.cfg = dict(val_dataloader=val, test_dataloader=test)
         LearnFromValidationHook().before_train(runner)
     (message,) = warnings
     assert 'which a CALSLoss learns from, are the test data too' in message
-    for model, val_loop in ((torch.nn.ReLU(), True), (CALSLoss(K), None)):
+    for model, val_loop, message in (
+        (torch.nn.ReLU(), True, 'needs a CALSLoss or an AdaFocalLoss in the model'),
+        (CALSLoss(K), None, 'CALSLoss learns from validations, but this training has none'),
+    ):
         runner.model = model
         runner.val_loop = val_loop
-        with pytest.raises(ValueError, match='needs a CALSLoss or an AdaFocalLoss in the model'):
+        with pytest.raises(ValueError, match=message):
             LearnFromValidationHook().before_train(runner)
+
+
+@pytest.mark.parametrize('by_epoch', [True, False])
+def test_learn_from_validation_hook_needs_one_validation_before_the_last_step(by_epoch, tmp_path):
+    """Validations come after steps 2 and 4, and after the last one."""
+    unit = 1 if by_epoch else 3
+    for epochs, num_updates in ((3, 2), (2, None)):
+        options = dict(epochs=epochs, by_epoch=by_epoch, val_interval=2 * unit)
+        if num_updates is None:
+            with pytest.raises(ValueError, match=f'val_interval={2 * unit}'):
+                learn(tmp_path / str(epochs), 'cals', **options)
+        else:
+            _, state = learn(tmp_path / str(epochs), 'cals', **options)
+            assert state['num_updates'] == num_updates
 
 
 def validate(losses, samples, size):
