@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ RANDOM_SAMPLERS = (
     torch.utils.data.SubsetRandomSampler,
     torch.utils.data.WeightedRandomSampler,
 )
+
+# A sampler that shuffles two batches has ten draws all in order once in a thousand times.
+NUM_DRAWS = 10
 
 
 def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None) -> Tensor:
@@ -54,37 +58,66 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
 
 
 def check_order(loader: object) -> None:
-    """Refuse a loader that does not read its images in their order, so that no group is another's.
+    """Refuse a loader that may not give its images in their order, so that no group is another's.
 
-    A random sampler is refused, whatever order it draws. Any other one is asked for its indices,
-    which have to ascend. A loader without a sampler, such as a list of batches, is in order.
+    A loader without a sampler, such as a list of batches, gives them as they come. A random sampler
+    is refused, whatever order it draws. Any other one is asked for its indices, which must ascend.
 
     Raises:
-        ValueError: If an index is not above the one before it, or the sampler can be read once.
+        ValueError: If an index is not above the one before it, or the sampler can be read once; and
+            as :func:`check_workers`.
     """
+    check_workers(loader)
     if isinstance(getattr(loader, 'dataset', None), torch.utils.data.IterableDataset):
         return  # Its sampler yields None for each image.
-    sampler = getattr(loader, 'sampler', None)
     batches = getattr(loader, 'batch_sampler', None)
-    if batches is not None:
-        sampler = getattr(batches, 'sampler', None)
-    elif sampler is not None:
-        batches = ([index] for index in sampler)
-    else:
+    sampler = getattr(loader if batches is None else batches, 'sampler', None)
+    samplers = [values for values in (batches, sampler) if values is not None]
+    if not samplers:
         return
-    # The indices of two images that are drawn at random ascend every second time.
     is_random = isinstance(sampler, RANDOM_SAMPLERS)
-    can_be_read_once = isinstance(sampler, Iterator)
-    if is_random or can_be_read_once or not _ascend(batches):
+    can_be_read_once = any(iter(values) is iter(values) for values in samplers)
+    if is_random or can_be_read_once or not _ascend(loader):
         raise UserError(
-            'groups are in the order of the images, and the sampler of the loader has another '
-            f'({type(sampler or batches).__name__}): give a loader with shuffle=False, and no '
-            'sampler'
+            'groups are in the order of the images, and that of the sampler of the loader, '
+            f'{type(samplers[0]).__name__}, is another or unknown: give a loader with '
+            'shuffle=False, and no sampler'
         )
 
 
-def _ascend(batches: Iterable[Iterable]) -> bool:
-    """Return whether each index of a sampler is above the one before it."""
+def check_workers(loader: object) -> None:
+    """Refuse workers that give images in no known order.
+
+    Raises:
+        ValueError: If several give them as they are ready, or take turns with those of a stream.
+    """
+    if getattr(loader, 'num_workers', 0) < 2:
+        return
+    if not getattr(loader, 'in_order', True):
+        raise UserError(
+            'groups are in the order of the images, and a loader with in_order=False gives them as '
+            'they are ready: give one with in_order=True'
+        )
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        raise UserError(
+            f'groups are in the order of the images, and {loader.num_workers} workers of an '
+            'IterableDataset take turns: give a loader with num_workers=1'
+        )
+
+
+def draw_indices(loader: Any) -> Iterator[Iterator[int]]:
+    """Yield the indices that a loader reads, several times, since its sampler may shuffle."""
     with unchanged_randomness():
-        indices = itertools.chain.from_iterable(batches)
-        return all(index < following for index, following in itertools.pairwise(indices))
+        for _ in range(NUM_DRAWS):
+            if loader.batch_sampler is None:
+                yield iter(loader.sampler)
+            else:
+                yield itertools.chain.from_iterable(loader.batch_sampler)
+
+
+def _ascend(loader: object) -> bool:
+    """Return whether each index of a sampler is above the one before it, however often it draws."""
+    for indices in draw_indices(loader):
+        if not all(index < following for index, following in itertools.pairwise(indices)):
+            return False
+    return True

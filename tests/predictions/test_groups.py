@@ -9,6 +9,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -42,6 +43,22 @@ class EveryOtherSampler(BackwardsSampler):
         return len(self.dataset) // 2
 
 
+class ShuffledBatches(Sampler):
+    """Two batches, drawn in an order of their own."""
+
+    def __init__(self, dataset):
+        half = len(dataset) // 2
+        self.batches = [list(range(half)), list(range(half, len(dataset)))]
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __iter__(self):
+        for index in torch.randperm(2, generator=self.generator).tolist():
+            yield self.batches[index]
+
+    def __len__(self):
+        return 2
+
+
 # The options of loaders that read the images in another order than that of the dataset.
 UNORDERED = {
     'shuffle': lambda dataset: dict(shuffle=True),
@@ -59,6 +76,13 @@ UNORDERED = {
     'toolboxes': lambda dataset: dict(sampler=DefaultSampler(dataset, shuffle=True)),
     'class of a user': lambda dataset: dict(sampler=BackwardsSampler(dataset)),
     'indices that are read once': lambda dataset: dict(sampler=iter(range(len(dataset)))),
+    'batches that are read once': lambda dataset: dict(
+        batch_sampler=iter([[index] for index in range(len(dataset))])
+    ),
+    'batches of indices that are read once': lambda dataset: dict(
+        batch_sampler=BatchSampler(iter(range(len(dataset))), 4, drop_last=False)
+    ),
+    'two shuffled batches': lambda dataset: dict(batch_sampler=ShuffledBatches(dataset)),
 }
 ORDERED = {
     'default': lambda dataset: {},
@@ -113,6 +137,30 @@ def test_groups_loader_in_order_is_read(case, function):
     step = 2 if case == 'part' else 1
     call_with_groups(function, loader, 60 // step)
     assert dataset.indices == list(range(0, 60, step))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(torch.randn(8, 3), range(8), strict=True)
+
+
+@pytest.mark.parametrize(
+    ('dataset', 'options', 'remedy'),
+    [
+        (NotingDataset(30), dict(in_order=False, num_workers=2), 'in_order=True'),
+        (Stream(), dict(num_workers=2), 'num_workers=1'),
+    ],
+)
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_groups_workers_in_no_known_order_raise(function, dataset, options, remedy):
+    loader = DataLoader(dataset, **options)
+    with pytest.raises(ValueError, match=remedy):
+        call_with_groups(function, loader, 30)
+
+
+def test_groups_one_worker_is_in_order():
+    loader = DataLoader(NotingDataset(30), in_order=False, num_workers=1)
+    call_with_groups(mmcalib.evaluate, loader, 30)
 
 
 def test_group_numbers_names_are_numbered_in_order():

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.same_data import sample_ids
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.groups import check_workers, draw_indices, group_numbers
 from mmcalib.predictions.ranks import dataset_index
-from mmcalib.tensors import unchanged_randomness
 
 
 def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
@@ -49,15 +48,16 @@ def check_places(loader: Iterable, split: str) -> None:
         loader: The loader of the split, on this process.
         split: The name of the split, for the error.
     """
+    check_workers(loader)
     size = len(loader.dataset)
-    with unchanged_randomness():
-        for position, index in enumerate(islice(loader.sampler, size)):
+    for indices in draw_indices(loader):
+        for position, index in enumerate(islice(indices, size)):
             expected_index = dataset_index(position)
             if expected_index < size and index != expected_index:
                 raise UserError(
-                    f'{split}_dataloader.sampler reads image {index} of the data at place '
+                    f'{split}_dataloader reads image {index} of the data at place '
                     f'{expected_index}, so no image is known to be of its group: set '
-                    f'{split}_dataloader.sampler.shuffle=False'
+                    f'{split}_dataloader.sampler.shuffle=False, and take out a batch_sampler'
                 )
 
 

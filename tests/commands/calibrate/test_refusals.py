@@ -77,6 +77,11 @@ def test_calibrate_out_that_is_link_replaces_link(present_files, calibrate):
 
 
 ONE_IMAGE = [option.replace('60', '1') for option in FEW[DIGITS]]
+SHUFFLED_BATCHES = [
+    'val_dataloader.sampler.shuffle=True',
+    'val_dataloader.batch_sampler.type=torch.utils.data.BatchSampler',
+    'val_dataloader.batch_sampler.drop_last=False',
+]
 # Arguments, changes of the config, and what the error names.
 REFUSED = [
     (['--method', 'vector', '--criterion', 'nll'], [], 'vector does not take --criterion'),
@@ -86,6 +91,12 @@ REFUSED = [
     (['--groups', '(x'], [], '--groups (x'),
     (['--groups', 'x'], [], 'the images have no file names'),
     ([], ['val_dataloader.sampler.shuffle=True'], 'val_dataloader.sampler.shuffle=False'),
+    ([], SHUFFLED_BATCHES, 'take out a batch_sampler'),
+    (
+        [],
+        ['val_dataloader.num_workers=2', 'val_dataloader.in_order=False'],
+        'give one with in_order=True',
+    ),
     (['--samples', '0'], [], '--samples must be'),
     (['--num-bins', '0'], [], '--num-bins must be'),
     (['--seed', '-1'], [], '--seed must be'),
