@@ -144,6 +144,18 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.is_floating_point() and values.element_size() < 4 else values
 
 
+def on_float64_device(values: Tensor) -> Tensor:
+    """Return values where they are, or on the CPU if their device has no float64, as Apple's MPS.
+
+    It prevents a TypeError wherever a sum, a fit or a scaling is computed in float64.
+    """
+    try:
+        values.new_ones((), dtype=torch.float64)
+    except (TypeError, RuntimeError):
+        return values.cpu()
+    return values
+
+
 def is_transformed() -> bool:
     """Return whether this runs inside a transform of ``torch.func``, such as ``grad`` or ``vmap``.
 

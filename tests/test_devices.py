@@ -17,11 +17,12 @@ from torch.utils._pytree import tree_map_only
 import mmcalib
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import reason_for_whole_logits, upsampled_loss
-from mmcalib.metrics import NAMES, scores_of_logits
+from mmcalib.metrics import NAMES, StreamingMetrics, scores_of_logits
 from mmcalib.metrics.ood_scores import SCORES
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS, load_scaler
+from mmcalib.posthoc.attached import scaling_module
 from mmcalib.predictions.mean import PredictionMean
 
 LOSSES = {
@@ -103,13 +104,14 @@ def test_upsampled_loss_step_there_equals_cpu(name, monkeypatch):
     check_step(name, logits, target, compute)
 
 
+@pytest.mark.parametrize('has_float64', [True, False])
 @pytest.mark.parametrize('samples', [segmented(2, 5), classified(9, 5)], ids=['maps', 'rows'])
-def test_metric_samples_there_equal_cpu(samples):
+def test_metric_samples_there_equal_cpu(samples, has_float64):
     are_maps = 'seg_logits' in samples[0]
     values = []
     for to_device in (torch.clone, there):
         metric = CalibrationMetric(NAMES, per_class=True, per_distance=are_maps)
-        with PretendedDevice():
+        with PretendedDevice(has_float64=has_float64):
             metric.process(None, tree_map_only(torch.Tensor, to_device, samples))
         if are_maps:
             for image in metric.results:
@@ -119,11 +121,83 @@ def test_metric_samples_there_equal_cpu(samples):
     assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
 
 
+class Linear(torch.nn.Module):
+    """A model of two classes whose logits, of rows or maps, are on the pretended device or not."""
+
+    def __init__(self, place):
+        super().__init__()
+        self.fc = torch.nn.Linear(2, 2)
+        torch.nn.init.eye_(self.fc.weight)
+        torch.nn.init.zeros_(self.fc.bias)
+        self.place = place
+
+    def forward(self, inputs):
+        return self.place(self.fc(inputs.movedim(1, -1)).movedim(-1, 1))
+
+
+@pytest.mark.parametrize('method', SCALERS)
+def test_scaler_device_without_float64_equals_cpu(method, tmp_path):
+    logits, labels = draw_two_classes()
+    expected_scaler = SCALERS[method]().fit(logits, labels)
+    expected = expected_scaler.transform(logits)
+    scaling = scaling_module(expected_scaler)
+    with PretendedDevice(has_float64=False):
+        scaler = SCALERS[method]().fit(there(logits), there(labels))
+        actual = [scaler.transform(there(logits)), scaling(there(logits))]
+        scaling.to(DEVICE)
+        actual.append(scaling(there(logits)))
+        probs = scaler.predict_proba(there(logits))
+    assert scaler.parameters == expected_scaler.parameters
+    for name, value in scaler.tensors.items():
+        assert torch.equal(scaling.state_dict()[name], value)
+    for values in actual:
+        torch.testing.assert_close(values.value, expected)
+    torch.testing.assert_close(probs.value, expected_scaler.predict_proba(logits))
+
+
+@pytest.mark.parametrize('method', [name for name in SCALERS if 'sigmoid' in SCALERS[name].heads])
+@pytest.mark.parametrize('has_float64', [True, False])
+def test_confidence_on_device_equals_cpu(method, has_float64):
+    logits, labels = draw_two_classes()
+    conf = logits.softmax(dim=1).amax(dim=1)
+    correct = logits.argmax(dim=1) == labels
+    expected = SCALERS[method]().fit_confidence(conf, correct).confidence(conf)
+    with PretendedDevice(has_float64=has_float64):
+        scaler = SCALERS[method]().fit_confidence(there(conf), there(correct))
+        actual = scaler.confidence(there(conf))
+    torch.testing.assert_close(actual.value, expected)
+
+
+@pytest.mark.parametrize('shape', [(300, 2), (20, 2, 6, 5)], ids=['rows', 'maps'])
+def test_evaluate_and_calibrate_device_without_float64_equal_cpu(shape):
+    inputs, _ = draw(shape=shape)
+    noise = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    labels = (inputs + noise).argmax(dim=1)
+    batches = list(zip(inputs.split(10), labels.split(10), strict=True))
+    results = []
+    for place in (torch.clone, there):
+        model = Linear(place)
+        with PretendedDevice(has_float64=False):
+            values = dict(mmcalib.evaluate(model, batches, NAMES))
+            stream = StreamingMetrics(['ECE', 'NLL'])
+            for batch_inputs, batch_labels in batches:
+                stream.update(model(batch_inputs).detach(), place(batch_labels))
+            values |= {f'{name} of stream': value for name, value in stream.compute().items()}
+            for method in ('temperature', 'vector', 'ets', 'isotonic', 'auto'):
+                calibrated = mmcalib.calibrate(model, batches, method=method)
+                values |= {f'{method} {name}': value for name, value in calibrated.after.items()}
+                logits = calibrated.model(batches[0][0])
+                values[f'{method} logit'] = logits.flatten()[1].item()
+        results.append(values)
+    assert results[1] == pytest.approx(results[0], rel=1e-5, nan_ok=True)
+
+
 def test_ood_scores_there_equal_cpu():
     logits, _ = draw(shape=(5, 30))
     expected = scores_of_logits(logits, SCORES)
-    with PretendedDevice():
-        torch.testing.assert_close(scores_of_logits(there(logits), SCORES), expected)
+    for has_float64 in (True, False):
+        with PretendedDevice(has_float64=has_float64):
+            torch.testing.assert_close(scores_of_logits(there(logits), SCORES), expected)
 
 
 def test_prediction_mean_there_equals_cpu():

@@ -12,6 +12,7 @@ from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.outcomes import exact_one_minus_conf, pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
+from mmcalib.tensors import on_float64_device
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
 # A constant added to all logits changes these scores, so probabilities do not tell them.
@@ -41,7 +42,7 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
     NeurIPS 2020.
     """
     parts: dict[str, list[Tensor]] = {name: [] for name in required}
-    for (piece,) in pieces(logits):
+    for (piece,) in pieces(on_float64_device(logits)):
         highest, top = piece.max(dim=0)
         gaps = piece - highest
         # The top class is left out, since its 1 would drown the others in a saturated network.

@@ -19,6 +19,7 @@ from mmcalib.tensors import (
     check_probabilities,
     check_range,
     check_softmax_logits,
+    on_float64_device,
 )
 
 Sample = Mapping | BaseDataElement
@@ -110,7 +111,7 @@ def read_map(
     sample: Sample, name: str, *, ignore_index: int, ood_index: int | None, labelled: bool
 ) -> ImagePredictions:
     """Return the predictions of a segmented image, ``(1, K, H, W)``."""
-    scores = require_field(sample, 'seg_logits', name)
+    scores = on_float64_device(require_field(sample, 'seg_logits', name))
     predicted = read_plane(sample, 'pred_sem_seg', name).to(scores.device)
     labels = None
     if labelled:

@@ -19,7 +19,7 @@ from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.model_inputs import forward_signature
 from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
-from mmcalib.tensors import at_least_single
+from mmcalib.tensors import at_least_single, on_float64_device
 
 REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
 
@@ -94,17 +94,23 @@ class AttachedScaling(nn.Module):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> AttachedScaling:
-        """Move the buffers, as a model does; casts such as ``half()`` leave their precision."""
-        buffers_before = dict(self.named_buffers())
-        super()._apply(fn, recurse)
-        for name, value in buffers_before.items():
-            moved = getattr(self, name)
-            if moved.dtype != value.dtype:
-                setattr(self, name, value.to(moved.device))
-        return self
+        """Move the buffers as a model does, in their precision.
+
+        They stay where they are if the device has no float64.
+        """
+
+        def move(value: Tensor) -> Tensor:
+            try:
+                moved = fn(value)
+            except (TypeError, RuntimeError):
+                return value
+            return moved if moved.dtype == value.dtype else value.to(moved.device)
+
+        return super()._apply(move, recurse)
 
     def forward(self, logits: Tensor) -> Tensor:
-        learned = {name: value.to(logits.device) for name, value in self.named_buffers()}
+        values = on_float64_device(logits)
+        learned = {name: value.to(values.device) for name, value in self.named_buffers()}
         learned.pop('about', None)
         if not learned:
             raise UserError(f'the model has a calibration, but its checkpoint holds none: {REMEDY}')
@@ -114,8 +120,8 @@ class AttachedScaling(nn.Module):
                 f'the calibration is of {self.num_logits} logits of a prediction, and the model '
                 f'has {num_logits}: {REMEDY}'
             )
-        scaled = self.scaler.apply(logits.double(), **learned)
-        return scaled.to(at_least_single(logits).dtype)
+        scaled = self.scaler.apply(values.double(), **learned)
+        return scaled.to(at_least_single(logits).dtype).to(logits.device)
 
     def _fill(self, state: Mapping[str, Tensor]) -> None:
         learned = dict(state)

@@ -18,7 +18,7 @@ from mmcalib.posthoc.logits import gaps_to_top, top_class
 from mmcalib.predictions.arrays import as_tensor, valid_labels
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.labels import check_class_axis, labelled_rows, without_class_axis
-from mmcalib.tensors import check_softmax_logits
+from mmcalib.tensors import check_softmax_logits, on_float64_device
 
 # Parts of so many logits fit a cache: a temperature of 200,000 × 21 takes 0.55 s, in one part 1.2.
 PART_VALUES = 250_000
@@ -28,7 +28,7 @@ def read_rows(
     logits: Any, labels: Any, groups: Any = None, ignore_index: int | None = None
 ) -> ImagePredictions:
     """Return the valid predictions in arrays, see :meth:`mmcalib.posthoc.LogitScaler.fit`."""
-    logits = as_tensor('logits', logits)
+    logits = on_float64_device(as_tensor('logits', logits))
     labels = as_tensor('labels', labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')

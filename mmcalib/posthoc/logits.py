@@ -65,14 +65,16 @@ def top_class(logits: Tensor) -> Tensor:
 
 
 def confidence_log_odds(conf: Any, least_conf: float | None) -> Tensor:
-    """Return the log-odds ``(N, 1)`` of confidences, in float64; those of 0 and 1 are finite.
+    """Return the log-odds ``(N, 1)`` of confidences, in float64 on the CPU.
+
+    Those of 0 and 1 are finite.
 
     Args:
         conf: ``(N,)`` from 0 to 1.
         least_conf: The confidence that stands for 0, and its difference to 1 for 1. None for half a
             step of the type of float.
     """
-    values = as_tensor('conf', conf)
+    values = as_tensor('conf', conf).cpu()
     check_range(values, 'conf')
     if least_conf is None:
         dtype = values.dtype if values.is_floating_point() else torch.float64

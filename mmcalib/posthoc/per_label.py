@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.posthoc.scaler import LogitScaler, write_scaler
+from mmcalib.tensors import at_least_single, on_float64_device
 
 # A label that a single image has is constant for the fit of the fold that leaves this image out.
 LEAST_IMAGES = 2
@@ -117,7 +118,8 @@ class ScalerPerLabel:
 
     def predict_proba(self, logits: Tensor) -> Tensor:
         """Return calibrated probabilities, of the same shape."""
-        return self.transform(logits.double()).sigmoid()
+        probs = self.transform(on_float64_device(logits).double()).sigmoid()
+        return probs.to(at_least_single(logits).dtype).to(logits.device)
 
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from mmcalib.posthoc.minimize import minimize_sum
 from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.arrays import as_tensor, mark_masked
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.tensors import at_least_single
+from mmcalib.tensors import at_least_single, on_float64_device
 
 # Parameters by which logits are multiplied; they are fitted in units of 1/T, as penalties are.
 FACTORS = ('scale', 'matrix', 'rise', 'fall')
@@ -343,6 +343,7 @@ class LogitScaler(BaseEstimator):
         if may_be_probabilities:
             warn_if_probabilities(values)
         dtype = at_least_single(values).dtype if values.is_floating_point() else torch.float64
+        values = on_float64_device(values)
         learned = {name: value.to(values.device) for name, value in learned.items()}
         # Rows are scaled in parts that fit a cache; maps are single images or small batches.
         parts = [part for (part,) in split_rows(values)] if values.ndim == 2 else [values]
@@ -356,7 +357,7 @@ class LogitScaler(BaseEstimator):
         converted = torch.cat(converted_parts)
         if has_no_class_axis and converted.shape[1] == 1:  # Probabilities are of two classes.
             converted = converted[:, 0]
-        return converted if torch.is_tensor(logits) else converted.numpy()
+        return converted.to(logits.device) if torch.is_tensor(logits) else converted.numpy()
 
     def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
         """Learn to map a bare confidence to how often it is right, and return self.
@@ -386,7 +387,7 @@ class LogitScaler(BaseEstimator):
         odds = confidence_log_odds(conf, self.least_conf)
         calibrated = self._confidence_from_odds(odds)
         calibrated = calibrated.to(at_least_single(as_tensor('conf', conf)).dtype)
-        return calibrated if torch.is_tensor(conf) else calibrated.numpy()
+        return calibrated.to(conf.device) if torch.is_tensor(conf) else calibrated.numpy()
 
     def _confidence_from_odds(self, odds: Tensor) -> Tensor:
         return self._scale(odds, self.probabilities, may_be_probabilities=False)[:, 1]

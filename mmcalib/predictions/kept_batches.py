@@ -119,6 +119,6 @@ def some_values(logits: Sequence[Tensor]) -> Tensor:
     parts = []
     offset = 0
     for values in logits:
-        parts.append(values.flatten()[-offset % step :: step].double().cpu())
+        parts.append(values.flatten()[-offset % step :: step].cpu().double())
         offset += values.numel()
     return torch.cat(parts)

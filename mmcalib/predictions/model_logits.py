@@ -17,7 +17,12 @@ from mmcalib.predictions.labels import (
     misfit_remedy,
     without_class_axis,
 )
-from mmcalib.tensors import at_least_single, check_finite, check_softmax_logits
+from mmcalib.tensors import (
+    at_least_single,
+    check_finite,
+    check_softmax_logits,
+    on_float64_device,
+)
 
 LOGIT_KEYS = ('logits', 'out')
 # Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
@@ -74,7 +79,7 @@ def _raise_no_logits(values: Any) -> None:
 
 
 def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Return logits and labels, int64, that fit each other.
+    """Return logits and labels, int64, that fit each other, on a device that has float64.
 
     Args:
         logits: ``(N, K, *)``.
@@ -85,7 +90,8 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
         UserError: If shapes do not fit, labels are no classes of the logits, or logits are NaN,
             infinite or probabilities.
     """
-    labels = without_class_axis(logits, labels.as_subclass(Tensor))
+    logits = on_float64_device(logits)
+    labels = without_class_axis(logits, labels.as_subclass(Tensor).to(logits.device))
     several_labels = labels.shape == logits.shape and logits.ndim == 2
     if not several_labels and labels.shape != label_shape(logits):
         raise UserError(

@@ -62,14 +62,26 @@ def run(func, args, kwargs):
     out = func(*inner, **options)
     if to_cpu:
         return out
+    has_float64 = getattr(PretendedDevice.current, 'has_float64', True)
+    outputs = [x for x in tree_flatten(out)[0] if isinstance(x, torch.Tensor)]
+    if not has_float64 and any(x.dtype == torch.float64 for x in outputs):
+        raise TypeError(f'{func}: the device has no float64')
     out = tree_map_only(torch.Tensor, lambda x: Pretended(x), out)
     return return_and_correct_aliasing(func, args, kwargs, out)
 
 
 class PretendedDevice(TorchDispatchMode):
-    """Mode that creates tensors on the pretended device, and notes operations that wait for it."""
+    """Mode that creates tensors on the pretended device, and notes operations that wait for it.
+
+    Args:
+        has_float64: Whether the device has float64, which Apple's MPS has not.
+    """
 
     current = None
+
+    def __init__(self, *, has_float64=True):
+        super().__init__()
+        self.has_float64 = has_float64
 
     def __enter__(self):
         self.waits = []
