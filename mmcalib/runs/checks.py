@@ -26,7 +26,11 @@ from mmcalib.metrics.names import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
-from mmcalib.openmmlab.hooks.broken_samples_hook import name_samples, trainable_labels
+from mmcalib.openmmlab.hooks.broken_samples_hook import (
+    name_samples,
+    trainable_labels,
+    with_inner_datasets,
+)
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import check_validations
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
@@ -132,6 +136,7 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
     dataset = loop.dataloader.dataset
     if not len(dataset):
         raise UserError(f'the {split} data have no samples')
+    check_class_names(split, dataset)
     names = class_names(dataset)
     count = len(names)
     if count and classes and (count > classes or (split == 'train' and count < classes)):
@@ -149,6 +154,29 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
             dataset[0]
         except UserError as error:
             raise UserError(f'the {split} data: {error.reason}') from error
+
+
+def check_class_names(split: str, dataset: object) -> None:
+    """Refuse a text in place of names, and the names of folders in another order than their labels.
+
+    Predictions would have the names of other classes.
+    """
+    for part in with_inner_datasets(dataset):
+        classes = (getattr(part, 'metainfo', None) or {}).get('classes', ())
+        if isinstance(classes, str):
+            raise UserError(
+                f'the {split} data: metainfo.classes is the text {classes!r}, whose letters would '
+                'be the classes: write a list of names; one name in brackets is followed by a comma'
+            )
+        label_of_folder = getattr(part, 'folder_to_idx', {})  # of mmpretrain's CustomDataset
+        for label, name in enumerate(classes):
+            if label_of_folder.get(name, label) != label:
+                raise UserError(
+                    f'the {split} data: class {label} of metainfo.classes is {name!r}, but the '
+                    f'images in the folder {name!r} have the label {label_of_folder[name]}: list '
+                    f'the names in the order of the folders, {", ".join(label_of_folder)}, or '
+                    'leave them out'
+                )
 
 
 def check_metrics(split: str, loop: BaseLoop, model: nn.Module) -> None:

@@ -82,6 +82,9 @@ INVALID_CONFIGS = {
         "the val set: class 0 is 'a', not '0'"
     ),
     DATA.format('test', 'metainfo=dict(classes=[*range(1, 11)])'): 'classes differ',
+    DATA.format('val', "metainfo=dict(classes=('cows'))"): (
+        "the val data: metainfo.classes is the text 'cows'.* followed by a comma"
+    ),
     DATA.format('test', 'indices=[]'): 'the test data .*: there are no samples',
     DATA.format('train', "_delete_=True, type='CUB', data_root='no'"): (
         r'train_dataloader\.dataset: there is no folder .*/no\. Unpack CUB.*dataset\.data_root='
@@ -222,6 +225,26 @@ def test_train_broken_image_is_named(index, num_workers, tmp_path):
     assert f'cannot load {path}' in error.value.reason
     assert '(0 bytes)' in error.value.reason
     assert ('the val data' in error.value.reason) == (index == 0)
+
+
+@pytest.mark.parametrize(
+    ('names', 'refused'),
+    [(['class_0', 'class_1'], False), (['cat', 'dog'], False), (['class_1', 'class_0'], True)],
+)
+def test_train_names_of_folders_in_other_order_refused(names, refused, tmp_path):
+    """A label is the place of its folder, so each prediction would have another class's name."""
+    root = write_folders(tmp_path / 'images', classes=2, per_class=1)
+    cfg = small_config(tmp_path / 'run')
+    dataset = dict(
+        type='CustomDataset', data_root=str(root), pipeline=LOAD, metainfo=dict(classes=names)
+    )
+    cfg.train_dataloader.dataset = dict(type='RepeatDataset', dataset=dataset, times=2)
+    cfg.val_dataloader = cfg.val_cfg = cfg.val_evaluator = None
+    message = r"class 0 of metainfo.classes is 'class_1', but the images .* have the label 1: list"
+    if not refused:  # The head has ten classes.
+        message = 'the train data have 2 classes, but the head'
+    with pytest.raises(UserError, match=message):
+        train_and_test(cfg, test=False)
 
 
 def config_with_label(folder, loss, label, name='b', **options):

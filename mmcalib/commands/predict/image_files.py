@@ -35,6 +35,7 @@ IMAGE_SUFFIXES = (
 LIST_SUFFIXES = ('.lst', '.txt')
 GREY_NOTE = 'grey, read as colour'
 GREY_MODES = ('1', 'L', 'LA')
+COLOUR_MODES = ('RGB', 'RGBA')
 
 
 def find_images(sources: Sequence[str | Path]) -> list[Path]:
@@ -123,6 +124,8 @@ def check_image(image: Path) -> tuple[str, str]:
             warnings.simplefilter('ignore')
             with Image.open(image) as file:
                 mode = file.mode
+                # Pillow names 16-bit colours as 8-bit ones; how it decodes them tells.
+                is_deep = mode.startswith(('I', 'F')) or ';16' in str(file.tile)
                 num_frames = getattr(file, 'n_frames', 1)
                 file.draft('RGB', (1, 1))  # An eighth of a JPEG suffices to see that it is whole.
                 file.load()
@@ -132,21 +135,22 @@ def check_image(image: Path) -> tuple[str, str]:
         return ('it is not an image' if pixels is None else ''), ''
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''
-    return '', describe_reading(mode, num_frames)
+    return '', describe_reading(mode, num_frames, is_deep=is_deep)
 
 
-def describe_reading(mode: str, num_frames: int) -> str:
+def describe_reading(mode: str, num_frames: int, *, is_deep: bool) -> str:
     """Return what the toolboxes change when they read an image, empty for nothing.
 
     Args:
         mode: Mode of the pixels, as Pillow names it.
         num_frames: Number of frames in the file.
+        is_deep: Whether pixels have more than 8 bits for each colour.
     """
-    is_deep = mode.startswith(('I', 'F'))
     notes = []
     if is_deep:
-        notes.append(f'{mode} pixels were read as 8-bit')
-    if is_deep or mode in GREY_MODES:
+        bits = '16-bit ' if mode in COLOUR_MODES else ''
+        notes.append(f'{bits}{mode} pixels were read as 8-bit')
+    if mode not in COLOUR_MODES and (is_deep or mode in GREY_MODES):
         notes.append(GREY_NOTE)
     if num_frames > 1:
         notes.append(f'the first of {num_frames} frames')

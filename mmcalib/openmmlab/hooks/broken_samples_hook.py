@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from mmengine.dataset import Compose
@@ -67,14 +67,20 @@ def name_samples(
         num_classes: Number of classes that labels may have; None to check no labels.
         ignored: Other labels that are allowed.
     """
-    # Pipelines of other classes may have methods that others call.
-    if type(getattr(dataset, 'pipeline', None)) is Compose:
-        dataset.pipeline = NamingPipeline(dataset.pipeline, num_classes, ignored)
+    for part in with_inner_datasets(dataset):
+        # Pipelines of other classes may have methods that others call.
+        if type(getattr(part, 'pipeline', None)) is Compose:
+            part.pipeline = NamingPipeline(part.pipeline, num_classes, ignored)
+
+
+def with_inner_datasets(dataset: object) -> Iterator[object]:
+    """Yield a dataset and those that it wraps, as a ConcatDataset does."""
+    yield dataset
     attributes = getattr(dataset, '__dict__', {})  # __getattr__ would find those of inner datasets.
     inner = [attributes.get('dataset'), attributes.get('_dataset')]
     for part in [*inner, *attributes.get('datasets', ())]:
         if part is not None:
-            name_samples(part, num_classes, ignored)
+            yield from with_inner_datasets(part)
 
 
 class NamingPipeline(Compose):

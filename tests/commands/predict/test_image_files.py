@@ -75,6 +75,7 @@ def test_find_images_without_image_raises(folder, sources, text):
 
 
 GREY_NOTE = 'grey, read as colour'
+DEEP_ALPHA_NOTE = '16-bit RGBA pixels were read as 8-bit'
 DEEP_NOTE = '{} pixels were read as 8-bit; grey, read as colour'
 
 
@@ -86,6 +87,9 @@ DEEP_NOTE = '{} pixels were read as 8-bit; grey, read as colour'
         ('grey.png', PIXELS[..., 0], GREY_NOTE),
         ('grey.jpg', PIXELS[..., 0], GREY_NOTE),
         ('grey16.png', DEEP_PIXELS[..., 0], DEEP_NOTE.format('I;16')),
+        ('colour16.png', DEEP_PIXELS, '16-bit RGB pixels were read as 8-bit'),
+        ('colour16.tif', DEEP_PIXELS, '16-bit RGB pixels were read as 8-bit'),
+        ('alpha16.png', np.dstack([DEEP_PIXELS, DEEP_PIXELS[..., :1]]), DEEP_ALPHA_NOTE),
         ('float.tif', PIXELS[..., 0].astype(np.float32), DEEP_NOTE.format('F')),
         ('two.gif', None, 'the first of 2 frames'),
     ],
