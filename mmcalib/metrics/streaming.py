@@ -39,7 +39,6 @@ from mmcalib.predictions.labels import check_class_axis, is_one_hot
 from mmcalib.predictions.loader_checks import OutputCheck
 from mmcalib.predictions.model_logits import check_logits
 from mmcalib.predictions.ranks import (
-    dataset_index,
     gather_objects,
     gather_one_process,
     rank_and_world_size,
@@ -83,7 +82,8 @@ class StreamingMetrics:
         per_label: Whether each of several labels gets a value; otherwise all are counted together.
         size: The length of the data set, if a ``DistributedSampler`` reads it.
         gather: Function that returns a list of the values of all ranks; by default it calls
-            ``torch.distributed.all_gather_object``.
+            ``torch.distributed.all_gather_object``. ``lambda value: [value]`` is for a process that
+            has the predictions of all.
 
     Raises:
         UserError: For an unknown metric or protocol, or an option out of range.
@@ -173,10 +173,13 @@ class StreamingMetrics:
         if several_labels and labels.numel():
             self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
-        _, world_size = rank_and_world_size()
-        first = dataset_index(self._num_images)
+        # A function of the user's own says that this process has all images.
+        rank, world_size = (0, 1)
+        if self.gather is gather_objects:
+            rank, world_size = rank_and_world_size()
+        positions = self._num_images + torch.arange(len(labels), device='cpu')
         self._num_images += len(labels)
-        images = first + world_size * torch.arange(len(labels), device='cpu')
+        images = rank + world_size * positions
         batch = batch.with_images(images)
         if self.size is not None:
             batch = batch.select(images < self.size)
@@ -241,6 +244,12 @@ class StreamingMetrics:
         ranks = self.gather((bool(self._waiting), self._is_one_hot, self._outputs))
         # A rank without images has not seen that the predictions are of a sigmoid.
         self._take_names(max(self.gather(self.names), key=len))
+        needs_numbers = self._num_images > 0 and (self.size is not None or self.keep_images)
+        if len(ranks) > 1 and self.gather is not gather_objects and needs_numbers:
+            raise UserError(
+                f'gather returns the values of {len(ranks)} processes, whose images are not '
+                'numbered: leave gather out, or size and interval'
+            )
         is_one_hot = [one_hot for _, one_hot, _ in ranks if one_hot is not None]
         if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')

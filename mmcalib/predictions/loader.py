@@ -27,6 +27,7 @@ from mmcalib.predictions.loader_checks import LoaderChecks
 from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signature, run_model
 from mmcalib.predictions.model_logits import Logits, check_logits, find_logits
 from mmcalib.predictions.progress import progress
+from mmcalib.predictions.ranks import check_reads_all
 from mmcalib.tensors import unchanged_randomness
 
 CLASS_AXIS_REMEDY = (
@@ -60,11 +61,12 @@ def read_loader(
         device: See :func:`reader`.
 
     Raises:
-        ValueError: See :func:`reader`; for a loader without batches, such as a spent generator, and
-            at its end for labels that are all one-hot, which are of one class rather than several,
-            and for outputs of sigmoids.
+        ValueError: See :func:`reader`; for a loader that gives each process a part of the images,
+            or no batches, as a spent generator; and at its end for labels that are all one-hot,
+            which are of one class rather than several, and for outputs of sigmoids.
     """
     check_is_loader(loader)
+    check_reads_all(loader)
     checks = LoaderChecks(ignore_index)
     has_checked_class_axis = logits is not None
     with ExitStack() as contexts:

@@ -202,6 +202,31 @@ def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
         assert by_group == pytest.approx(stream.compute(groups), abs=1e-9)
 
 
+def save_values_of_all(rank, folder):
+    logits, labels = random_batches('maps')
+    options = dict(ignore_index=255, interval=0.9, size=len(logits))
+    stream = StreamingMetrics(ALL_METRICS, **options, gather=lambda value: [value])
+    stream.update(logits, labels)
+    torch.save(stream.compute(['a', 'a', 'b', 'c', 'c', 'd', 'd']), f'{folder}/{rank}.pt')
+
+
+def test_stream_all_images_on_each_rank_equals_one_process(tmp_path):
+    on_ranks(save_values_of_all, 2, str(tmp_path))
+    logits, labels = random_batches('maps')
+    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
+    stream.update(logits, labels)
+    expected = stream.compute(['a', 'a', 'b', 'c', 'c', 'd', 'd'])
+    for rank in range(2):
+        assert torch.load(f'{tmp_path}/{rank}.pt') == expected
+
+
+def test_stream_images_of_other_processes_without_numbers_raise():
+    stream = StreamingMetrics('ECE', interval=0.9, gather=lambda value: [value, value])
+    stream.update(torch.randn(4, 3), torch.zeros(4))
+    with pytest.raises(ValueError, match=r'of 2 processes.*leave gather out'):
+        stream.compute()
+
+
 def test_kept_results_are_pickled_without_their_block():
     metric = CalibrationMetric(['ECE', 'AECE'])
     logits, labels = random_batches('maps')

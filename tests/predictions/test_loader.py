@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import mmcalib
 from mmcalib.predictions.loader import read_loader, reader
@@ -165,6 +165,44 @@ def test_read_loader_maps_and_rows_raises():
     batches = [(torch.randn(2, 3, 4, 4), torch.zeros(2, 4, 4)), (torch.randn(1, 3), torch.ones(1))]
     with pytest.raises(ValueError, match='a loader of each'):
         read_identity(batches)
+
+
+class BatchesOfAProcess:
+    """Every second batch, as the sampler of Accelerate gives them."""
+
+    num_processes = 2
+
+    def __iter__(self):
+        return iter([[0, 1]])
+
+
+class StreamOfAProcess(IterableDataset):
+    num_processes = 2
+
+    def __iter__(self):
+        return zip(INPUTS, LABELS, strict=True)
+
+
+DATASET = TensorDataset(INPUTS, LABELS)
+PARTS = [
+    DataLoader(DATASET, sampler=DistributedSampler(DATASET, num_replicas=2, rank=1)),
+    DataLoader(DATASET, batch_sampler=BatchesOfAProcess()),
+    DataLoader(StreamOfAProcess()),
+]
+
+
+@pytest.mark.parametrize('loader', PARTS, ids=['sampler', 'batch sampler', 'stream'])
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_doors_loader_of_a_part_of_the_images_raises(function, loader):
+    with pytest.raises(ValueError, match=r'one of 2 parts.*DataLoader.*StreamingMetrics'):
+        function(make_model(), loader)
+
+
+def test_evaluate_sampler_of_one_process_is_read():
+    sampler = DistributedSampler(DATASET, num_replicas=1, rank=0)
+    model = make_model()
+    actual = mmcalib.evaluate(model, DataLoader(DATASET, sampler=sampler), 'accuracy')
+    assert actual == mmcalib.evaluate(model, [(INPUTS, LABELS)], 'accuracy')
 
 
 def test_read_loader_spent_generator_raises():
