@@ -56,8 +56,9 @@ def calibrate(
     same keys, and as fast. A scaling that no layer can absorb is attached: then the copy is a
     :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. To prove that its
     probabilities are the scaled ones, it runs on up to ten batches: the first, middle and last,
-    those with the highest and the lowest logit, and one for each set of layers that ran. Figures
-    are cross-fitted over 5 folds of the images.
+    those with the highest and the lowest logit, and one for each set of layers that ran; and on up
+    to 128 single images at equal distances over the whole pass. The text says on how many images
+    that was. Figures are cross-fitted over 5 folds of the images.
 
     The given model, its mode, its hooks and the random states are as before. The order of the
     images does not matter, so the loader may shuffle. Of maps and volumes 200,000 pixels are drawn,
@@ -183,10 +184,14 @@ def calibrate_source(
     fit = fit_scaling(draw, independent, scaler, pixels=pixels, cross_fit=cross_fit, seed=seed)
     placement = None
     if find_place and fit.scaler is not None:
+        original = OriginalLogits(model, source.kept, source.run)
         placement = place_on_all_processes(
-            partial(place, model, fit.scaler, source.kept, source.run, sigmoids=several_labels),
-            source.gather,
+            partial(place, original, fit.scaler, sigmoids=several_labels), source.gather
         )
+        source.kept = original.batches
+        # A sampler may repeat images to fill up the share of a process.
+        num_proven = sum(source.gather(original.num_images))
+        placement.num_images = min(num_proven, draw.num_images)
         source.use_placement(placement)
     fold_of_image = None
     if fit.fold_of_group is not None:

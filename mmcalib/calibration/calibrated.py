@@ -177,6 +177,7 @@ class Calibrated:
             record['layers'] = self.placement.layers
             record['attached'] = self.placement.reason
             record['difference'] = self.placement.difference
+            record['proven_images'] = self.placement.num_images
         return without_nan(record)
 
     def __str__(self) -> str:
@@ -274,9 +275,12 @@ class Calibrated:
     def _has_several_labels(self) -> bool:
         return self.information is None
 
+    def _num_images_text(self) -> str:
+        return '1 image' if self.num_images == 1 else f'{self.num_images:,} images'
+
     def _units(self) -> str:
         """Return the number and the kind of what is independent, such as ``797 images``."""
-        images = '1 image' if self.num_images == 1 else f'{self.num_images:,} images'
+        images = self._num_images_text()
         if self.num_groups == self.num_images:
             return images
         groups = '1 group' if self.num_groups == 1 else f'{self.num_groups:,} groups'
@@ -334,7 +338,10 @@ class Calibrated:
             where = f'Folded into {layer_text(self.placement.layers)}'
         else:
             where = f'Attached behind the model, because {self.placement.reason}'
-        yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
+        yield (
+            f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}, on '
+            f'{self.placement.num_images:,} of {self._num_images_text()}.'
+        )
 
     def _sentences_about_data(self) -> Iterator[str]:
         if self.groups_are_runs:

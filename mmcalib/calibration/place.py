@@ -45,13 +45,15 @@ class Placement:
         tensors: Their new weights by the keys of the state dict, float64 on the CPU.
         reason: The reason why it is attached; None if it is folded.
         difference: The largest difference of a probability of the calibrated model from the scaled
-            one, on the kept batches.
+            one, on the kept batches and images.
+        num_images: The number of the images that it was proven on, by all processes.
     """
 
     layers: list[str] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     reason: str | None = None
     difference: float = 0.0
+    num_images: int = 0
 
 
 class OriginalLogits:
@@ -61,7 +63,7 @@ class OriginalLogits:
 
     Args:
         model: The model as it was given.
-        batches: A few batches of the pass.
+        batches: A few batches of the pass, and single images.
         run: A function that returns the logits of a model on a batch, see :data:`Run`.
     """
 
@@ -89,9 +91,26 @@ class OriginalLogits:
         return logits
 
     def check(self) -> None:
-        """Raise a UserError if the model predicts otherwise than in the pass: a wrong number."""
+        """Leave out single images that the model predicts otherwise than in their batch.
+
+        Raises:
+            UserError: If it predicts a whole batch otherwise than in the pass: a wrong number.
+        """
+        repeated = []
         for kept in self.batches:
-            self.logits_on(kept)
+            try:
+                self.logits_on(kept)
+            except Exception:  # A model that takes no single image may fail in any way.
+                if not kept.is_cut:
+                    raise
+            else:
+                repeated.append(kept)
+        self.batches = repeated
+
+    @property
+    def num_images(self) -> int:
+        """The number of images of the batches."""
+        return sum(len(kept.images) for kept in self.batches)
 
     def _check_same(self, kept: KeptBatch, logits: Sequence[Tensor]) -> None:
         if kept.values is None:
@@ -108,29 +127,20 @@ class OriginalLogits:
             )
 
 
-def place(
-    model: nn.Module,
-    scaler: Scaler,
-    batches: Iterable[KeptBatch],
-    run: Run,
-    *,
-    sigmoids: bool = False,
-) -> Placement:
+def place(original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False) -> Placement:
     """Return where a fitted scaling goes in a model, which stays as it is.
 
     A fold is tried on all batches. A scaling that does not pass is attached.
 
     Args:
-        model: The model to scale.
+        original: The model to scale, with batches of the pass that the scaler was fitted to.
         scaler: A fitted scaler.
-        batches: A few batches of the pass that the scaler was fitted to.
-        run: A function that returns the logits of a model on a batch, see :data:`Run`.
         sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
         UserError: If the model predicts otherwise than in the pass; as :func:`layers_for`.
     """
-    original = OriginalLogits(model, batches, run)
+    model = original.model
     original.check()
     layers, reason = layers_for(original, scaler, sigmoids=sigmoids)
     if reason is not None:
@@ -139,7 +149,7 @@ def place(
 
     def run_folded(batch: Any) -> list[Tensor]:
         with swapped_parameters(model, tensors):
-            return run(model, batch)
+            return original.run(model, batch)
 
     try:
         difference = prove(original, run_folded, scaler)
@@ -342,6 +352,8 @@ def try_halving(
             if key.rpartition('.')[2] == 'bias':
                 halved[key] = halved[key] + shift.to(halved[key].device)
     for kept in original.batches:
+        if kept.is_cut:  # The proof alone runs on single images, which take long.
+            continue
         expected = [comparable(values / 2, shift, sigmoids) for values in original.logits_on(kept)]
         with swapped_parameters(model, halved):
             logits = original.run(model, kept.batch)

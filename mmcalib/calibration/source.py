@@ -20,7 +20,7 @@ class Source(Protocol):
         threshold: The probability above which a sigmoid predicts its class; None if the scaling
             leaves the predicted classes as they are.
         gather: A function that returns a list of the values of all processes.
-        kept: A few batches of the first pass, on which a placement is proven.
+        kept: A few batches and images of the first pass, on which a placement is proven.
     """
 
     in_order: bool

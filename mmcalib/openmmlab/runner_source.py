@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +112,10 @@ class RunnerSource:
         offset = 0
         is_first_pass = not self.was_read
         self.was_read = True
-        with predictor(model, from_scores=self.from_scores) as predict, self.kept.watching():
+        with ExitStack() as contexts:
+            predict = contexts.enter_context(predictor(model, from_scores=self.from_scores))
+            if is_first_pass:
+                contexts.enter_context(self.kept.watching())
             for batch in progress(self.loader, text):
                 predicted = predict(batch)
                 if is_first_pass:

@@ -87,7 +87,7 @@ def read_loader(
                 check_class_axis(batch_logits, remedy=CLASS_AXIS_REMEDY)
                 has_checked_class_axis = True
             if kept is not None:
-                kept.add(batch, [batch_logits])
+                kept.add(batch, batch_logits)
             yield batch_logits, labels
     checks.finish()
 

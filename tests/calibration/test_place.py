@@ -226,6 +226,94 @@ def test_calibrate_logits_capped_in_a_late_batch_attaches(shape, sign):
     assert_predicts_scaled_probabilities(calibrated, model, inputs)
 
 
+class CappedSite(nn.Module):
+    """A model that caps the logits of some images, those whose last input is above 0."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        logits = self.network(x[:, :5])
+        is_capped = x[:, 5:] > 0
+        return torch.where(is_capped, 2 * torch.tanh(logits / 2), logits)
+
+
+def make_sites(model_type, first=300, last=400):
+    """Return a model, inputs and labels of 1,200 images, of which one site is predicted apart."""
+    network, inputs, _ = make_data(num_images=1200)
+    signs = -torch.ones(1200, 1)
+    signs[first:last] = 1
+    inputs = torch.cat([inputs, signs], dim=1)
+    model = model_type(network).eval()
+    with torch.no_grad():
+        labels = draw_classes(model(inputs) / OVERCONFIDENCE)
+    return model, inputs, labels
+
+
+def test_calibrate_site_that_no_whole_batch_shows_attaches():
+    """The site is of two batches of 24, and its logits are neither the highest nor the lowest."""
+    model, inputs, labels = make_sites(CappedSite)
+    loader = make_loader(inputs, labels, batch_size=50)
+    calibrated = mmcalib.calibrate(model, loader)
+    assert calibrated.attached is not None
+    assert_predicts_scaled_probabilities(calibrated, model, inputs)
+
+
+class NormalizedByBatch(nn.Module):
+    """A model whose logits of an image depend on the others of its batch."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        features = self.network.features(x[:, :5])
+        return self.network.fc(features - features.mean(dim=0))
+
+
+class SqueezedOutput(NormalizedByBatch):
+    """A model that returns no axis of images for one image."""
+
+    def forward(self, x):
+        return self.network(x[:, :5]).squeeze()
+
+
+@pytest.mark.parametrize('model_type', [NormalizedByBatch, SqueezedOutput])
+def test_calibrate_model_that_takes_no_single_image_is_proven_on_whole_batches(model_type):
+    model, inputs, labels = make_sites(model_type)
+    loader = make_loader(inputs, labels, batch_size=50)
+    calibrated = mmcalib.calibrate(model, loader)
+    assert calibrated.folded_into == ['network.fc']
+    proven_images = calibrated.to_dict()['proven_images']
+    assert 150 <= proven_images <= 500
+    assert proven_images % 50 == 0
+    assert f'on {proven_images} of 1,200 images.' in str(calibrated)
+
+
+def test_calibrate_batches_as_dicts_are_proven_on_images_of_each():
+    network, inputs, labels = make_data(num_images=120)
+    model = Named(network)
+    batches = [
+        {'x': inputs[row : row + 4], 'names': list('abcd'), 'labels': labels[row : row + 4]}
+        for row in range(0, 120, 4)
+    ]
+    calibrated = mmcalib.calibrate(model, batches)
+    assert calibrated.to_dict()['proven_images'] == 120
+
+
+class Named(nn.Module):
+    """A model that gets names of its images beside them."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x, names):
+        assert len(names) == len(x)
+        return self.network(x)
+
+
 class TransposedConvolution(nn.Module):
     """A model whose last layer is a transposed convolution, as that of MONAI's UNet."""
 

@@ -190,6 +190,23 @@ def test_calibrate_head_that_caps_logits_attaches(digits, calibrate, run):
     assert metrics['calibration/ECE'] == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ('config', 'fixture', 'batch_size', 'num_images'),
+    [(DIGITS, 'digits', 2, 60), (SCENES, 'scenes', 1, 20)],
+)
+def test_calibrate_fold_is_proven_on_images_of_each_batch(
+    config, fixture, batch_size, num_images, calibrate, request
+):
+    """At most ten batches are kept whole."""
+    cfg = [
+        f'val_dataloader.batch_size={batch_size}',
+        f'val_dataloader.dataset.indices={num_images}',
+    ]
+    content, output = calibrate(config, request.getfixturevalue(fixture), cfg=cfg)
+    assert record_in(content)['proven_images'] == num_images
+    assert f'on {num_images} of {num_images} images.' in output
+
+
 @pytest.mark.parametrize('ranks', [1, 2])
 def test_calibrate_two_heads_attaches(ranks, digits, calibrate, tmp_path, free_port):
     """The images of the first batch pass through one of the heads only."""

@@ -21,7 +21,7 @@ from mmseg.structures import SegDataSample
 from stock_models import FOLDERS, build_model, class_name, config_path
 from torch import nn
 
-from mmcalib.calibration.place import place
+from mmcalib.calibration.place import OriginalLogits, place
 from mmcalib.cli import calibrate as cli
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink
@@ -125,7 +125,8 @@ def place_temperature(name):
         per_label = ScalerPerLabel(scaler)
         per_label.scalers = [scaler] * find_head(model).num_classes
         scaler = per_label
-    placement = place(model, scaler, source.kept, source.run, sigmoids=several_labels)
+    original = OriginalLogits(model, source.kept, source.run)
+    placement = place(original, scaler, sigmoids=several_labels)
     sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
     sink.prove(model, source, scaler, placement)
     return placement.layers, placement.reason
