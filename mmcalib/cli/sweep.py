@@ -1,8 +1,9 @@
 """Choose a parameter of the loss on validation data.
 
-Trains the model with every value, evaluates the best checkpoints on the validation split, chooses
-the value with the lowest ECE, and tests only that one. Run the same command again to continue, or
-with more values to add them.
+Trains the model with every value, by the same seed, and evaluates the best checkpoints on the
+validation split. The value with the lowest NLL is chosen, and it alone is tested; the table names
+the values within its noise. Run the same command again to continue, or with more values to add
+them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from mmcalib.cli.arguments import CONFIG_HELP, add_limit_argument
 from mmcalib.cli.parser import ToolParser
 
+# Metrics that a value may be chosen by.
+CRITERIA = ('NLL', 'ECE')
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
@@ -22,7 +26,9 @@ class SweepOptions:
         config: Config of the experiment; None for a figure of finished sweeps.
         param: Parameter and its values, such as ``['margin=0,2,4']``; a sweep has one.
         work_dir: Folder of the sweep; None for one named after the experiment and the parameter.
-        seeds: Seeds of the trainings of each value, None for a training by the config's own.
+        by: Metric that a value is chosen by, one of :data:`CRITERIA`.
+        seeds: Seeds of the trainings of each value, None for one training by the config's seed,
+            which is 0 if it has none.
         jobs: Number of trainings at a time.
         gpus: Number of GPUs of each training, None for a training without a launcher.
         test_all: Whether to test every value, not only the chosen one.
@@ -37,6 +43,7 @@ class SweepOptions:
     config: str | None = None
     param: Sequence[str] | None = None
     work_dir: str | None = None
+    by: str = 'NLL'
     seeds: Sequence[int] | None = None
     jobs: int = 1
     gpus: int | None = None
@@ -71,10 +78,21 @@ def build_parser() -> ToolParser:
         help='folder for the trainings and sweep.json, .md, .png and .pdf '
         '(default: work_dirs/sweeps/CONFIG/NAME)',
     )
+    parser.add_argument(
+        '--by',
+        choices=CRITERIA,
+        default='NLL',
+        help='metric that the value is chosen by on validation data; the ECE prefers networks that '
+        'have learned little',
+    )
 
     group = parser.add_argument_group('trainings')
     group.add_argument(
-        '--seeds', nargs='+', type=int, metavar='SEED', help='average over these training seeds'
+        '--seeds',
+        nargs='+',
+        type=int,
+        metavar='SEED',
+        help="average over these training seeds (default: the config's seed, or 0, for all values)",
     )
     group.add_argument('--jobs', type=int, default=1, metavar='N', help='trainings at a time')
     group.add_argument('--gpus', type=int, metavar='N', help='GPUs for each training')

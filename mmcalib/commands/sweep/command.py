@@ -48,7 +48,7 @@ from mmcalib.visualization.pixels import save_figure
 
 
 def sweep_parameter(options: SweepOptions) -> int:
-    """Train all values, choose one by its ECE on validation data, and test it; or draw sweeps.
+    """Train all values, choose one on validation data, and test it; or draw sweeps.
 
     Returns:
         The exit status: 1 if a training or a test failed.
@@ -67,7 +67,7 @@ def sweep_parameter(options: SweepOptions) -> int:
     parameter = parse_parameter(options.param)
     config = find_config(options.config)
     cfg = load_config(config, parse_options(options.cfg_options or []))
-    additions = complete_config(cfg, parameter.name)
+    additions = complete_config(cfg, parameter.name, options.by)
     keys = option_keys(cfg, parameter.name)
     check_values(cfg, keys, parameter.values)
     folder = sweep_folder(options, config, parameter.name)
@@ -88,7 +88,7 @@ def sweep_parameter(options: SweepOptions) -> int:
         check_alike(trainings, parameter.name)
         summary = write_summary(folder, settings, trainings)
         if not any(row['chosen'] for row in summary['rows']):
-            raise UserError(f'no value has an ECE: see the {LOG} of each in {folder}')
+            raise UserError(f'no value has an {options.by}: see the {LOG} of each in {folder}')
         if cfg.get('test_dataloader'):
             failed += test_chosen(trainings, summary, config, keys, options)
             summary = write_summary(folder, settings, trainings)
@@ -130,6 +130,7 @@ def sweep_settings(options: SweepOptions, config: str, cfg: Config, parameter: s
     return {
         'experiment': experiment_name(config),
         'parameter': parameter,
+        'by': options.by,
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
         'training': {

@@ -8,15 +8,19 @@ from statistics import variance
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.intervals import bootstrap_weights, widening_factors
+from mmcalib.metrics.intervals import bootstrap_weights, metric_values, widening_factors
+from mmcalib.metrics.unit_tables import UnitTables
 
 COVERAGE = 0.95
 NUM_BOOTSTRAP = 1000
 
 
 def may_be_best(
-    errors: Sequence[Sequence[float]], tables: Sequence[Sequence[Tensor]] | None, *, seed: int = 0
+    errors: Sequence[Sequence[float]],
+    tables: Sequence[Sequence[UnitTables]] | None,
+    *,
+    metric: str = 'NLL',
+    seed: int = 0,
 ) -> list[bool] | None:
     r"""Return whether the error of each value is within the noise of the least one.
 
@@ -35,9 +39,9 @@ def may_be_best(
     with a bootstrap, the model confidence set of Hansen, Lunde and Nason, Econometrica, 2011.
 
     Args:
-        errors: ECE of each training of each value, in percent.
-        tables: ``(n, 3, B)`` bins of the same n images for each of these trainings: count, correct,
-            sum of confidences; None if they are not known.
+        errors: Metric of each training of each value, of which less is better.
+        tables: Tables of the same n images for each of these trainings; None if they are not known.
+        metric: Name of the metric.
         seed: Seed of the noise.
 
     Returns:
@@ -51,7 +55,7 @@ def may_be_best(
     if tables is None and not degrees_of_freedom:
         return None
     if tables is not None:
-        noise += image_noise(tables, seed)
+        noise += image_noise(tables, metric, seed)
     if degrees_of_freedom:
         noise += training_noise(errors, degrees_of_freedom, seed)
     differences = noise[:, :, None] - noise[:, None, :]
@@ -66,17 +70,16 @@ def may_be_best(
     return (excess.amax(dim=1) <= limits).tolist()
 
 
-def image_noise(tables: Sequence[Sequence[Tensor]], seed: int) -> Tensor:
+def image_noise(tables: Sequence[Sequence[UnitTables]], metric: str, seed: int) -> Tensor:
     """Return the noise of the mean errors of V values over resampled images, ``(R, V)``."""
-    num_images = len(tables[0][0])
+    num_images = len(tables[0][0].bins)
     parts = []
     for weights in bootstrap_weights(num_images, num_bootstrap=NUM_BOOTSTRAP, seed=seed):
         columns = []
         for trainings in tables:
-            resampled_errors = []
-            for bins in trainings:
-                resampled_bins = (weights @ bins.flatten(1)).view(-1, *bins.shape[1:])
-                resampled_errors.append(calibration_error(resampled_bins))
+            resampled_errors = [
+                metric_values([metric], training, weights)[metric] for training in trainings
+            ]
             columns.append(sum(resampled_errors) / len(trainings))
         parts.append(torch.stack(columns, dim=1))
     errors = torch.cat(parts)

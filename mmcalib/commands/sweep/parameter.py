@@ -15,7 +15,9 @@ from mmengine.registry import METRICS, MODELS
 from mmcalib import losses
 from mmcalib.cli.arguments import parse_options
 from mmcalib.errors import UserError, suggestion
-from mmcalib.metrics.names import ECE
+from mmcalib.metrics import PROTOCOLS
+from mmcalib.metrics.names import PREFIX
+from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.checks import building, measured_keys
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name
 from mmcalib.runs.training import find_losses, predicting_losses
@@ -139,9 +141,19 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
                     models.build(loss)
 
 
-def complete_config(cfg: Config, parameter: str) -> list[str]:
-    """Give a config a loss that has the parameter, and the ECE; return what was added, in words."""
-    return [*replace_cross_entropy(cfg, parameter), *add_ece(cfg)]
+def complete_config(cfg: Config, parameter: str, criterion: str) -> list[str]:
+    """Give a config what a sweep needs, and return what was added, in words.
+
+    Args:
+        cfg: Config of the trainings.
+        parameter: Name of the parameter, which its loss gets.
+        criterion: Metric that is chosen by, which is measured beside the ECE.
+    """
+    return [
+        *replace_cross_entropy(cfg, parameter),
+        *add_metrics(cfg, list(dict.fromkeys(['ECE', criterion]))),
+        *add_seed(cfg),
+    ]
 
 
 def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
@@ -167,20 +179,50 @@ def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
     return [f'{names[0]} for {key}']
 
 
-def add_ece(cfg: Config) -> list[str]:
-    """Add the ECE to the evaluators that do not measure it; return these in words."""
+def add_metrics(cfg: Config, names: Sequence[str]) -> list[str]:
+    """Add metrics to the evaluators that neither measure them nor keep the tables that give them.
+
+    A CalibrationMetric of the evaluator measures them besides, by its own options.
+
+    Returns:
+        What was added, in words.
+    """
     additions = []
     for split in ('val', 'test'):
         evaluator_key = f'{split}_evaluator'
-        metrics = cfg.get(evaluator_key) or []
+        configs = cfg.get(evaluator_key) or []
         in_scope = METRICS.switch_scope_and_registry(cfg.get('default_scope'))
         with building(f'{evaluator_key}: '), in_scope:
-            built_metrics = Evaluator(metrics).metrics
-        has_ece = any(ECE in (measured_keys(metric) or ()) for metric in built_metrics)
-        if has_ece or not cfg.get(f'{split}_dataloader'):
+            metrics = Evaluator(configs).metrics
+        measured = {key for metric in metrics for key in measured_keys(metric) or ()}
+        missing = [name for name in names if f'{PREFIX}{name}' not in measured]
+        configs = [configs] if isinstance(configs, Mapping) else list(configs)
+        main_index = None
+        for index, metric in enumerate(metrics):
+            is_main = isinstance(metric, CalibrationMetric) and f'{metric.prefix}/' == PREFIX
+            if is_main and main_index is None:
+                main_index = index
+                if PROTOCOLS[metric.protocol].images_per_unit is None:
+                    missing = []  # They are computed of the tables of each image.
+        if not missing or not cfg.get(f'{split}_dataloader'):
             continue
-        if isinstance(metrics, Mapping):
-            metrics = [metrics]
-        cfg[evaluator_key] = [*metrics, dict(type='CalibrationMetric', metrics=['ECE'])]
-        additions.append(f'the ECE for {evaluator_key}')
+        if main_index is None:
+            configs.append(dict(type='CalibrationMetric', metrics=missing))
+        else:
+            completed_names = [*metrics[main_index].metrics, *missing]
+            completed = dict(type='CalibrationMetric', metrics=completed_names)
+            configs[main_index] = {**configs[main_index], **completed}
+        cfg[evaluator_key] = configs
+        additions.append(f'the {" and the ".join(missing)} for {evaluator_key}')
     return additions
+
+
+def add_seed(cfg: Config) -> list[str]:
+    """Add a seed to a config without one; return this in words.
+
+    mmengine would draw another one for each training, and the values would differ by it too.
+    """
+    if (cfg.get('randomness') or {}).get('seed') is not None:
+        return []
+    cfg.randomness = {**(cfg.get('randomness') or {}), 'seed': 0}
+    return ['a seed, which is 0 for all values']

@@ -23,6 +23,7 @@ from mmcalib.commands.sweep.parameter import complete_config, option_keys
 from mmcalib.commands.sweep.trainings import Training, train_command
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.runs.config import load_config
 from mmcalib.runs.record import read_json
 
@@ -30,8 +31,8 @@ TOOLS = package_folder('mmcalib', 'tools')  # an installed package has its own l
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 MDCA = str(ROOT / 'configs/mdca/digits.py')
 OPTIONS = '--cfg-options'
-# Leaves what train and test leave, with an ECE that is least at margin=6 on validation data and at
-# margin=2 on test data. An empty file FAIL in the work dir makes it fail.
+# Leaves what train and test leave, with an ECE and an NLL that are least at margin=6 on validation
+# data and at margin=2 on test data. An empty file FAIL in the work dir makes it fail.
 STAND_IN = """
 import json, pathlib, sys
 arguments = sys.argv[1:]
@@ -45,7 +46,8 @@ if (folder / 'FAIL').exists():
 split = 'val' if '--split' in arguments else 'test'
 best, name = (6, 'results_val.json') if split == 'val' else (2, 'results.json')
 seed = int(options.get('randomness.seed', 0))
-metrics = {'accuracy/top1': 90 + seed, 'calibration/ECE': abs(margin - best) + seed}
+error = abs(margin - best) + seed
+metrics = {'accuracy/top1': 90 + seed, 'calibration/ECE': error, 'calibration/NLL': error / 10}
 if split == 'test':
     metrics['calibration/ECE_low'] = 0.0  # an end of an interval has no column
 checkpoint = folder / 'best_accuracy_top1_epoch_1.pth'
@@ -128,15 +130,16 @@ def test_sweep_chooses_on_validation_tests_choice_only(sweep):
     assert test[2].endswith('margin=6/best_accuracy_top1_epoch_1.pth')
     text = ' '.join(Path('work/sweep.md').read_text().split())
     assert text in output
-    assert '| 6 | 90.00 | 0.00 | 90.00 | 4.00 | chosen |' in text
+    assert '| 6 | 90.00 | 0.00 | 0.0000 | 90.00 | 4.00 | 0.4000 | chosen |' in text
     assert 'not used for selection' not in text
 
     # All trainings are finished, so only tests that are missing run.
     output = sweep('2,6,10', '--test-all')
     assert len(read_calls(6)) == 2
     assert len(read_calls(2)) == 2
-    assert chosen_values() == [6]  # The ECE on test data does not matter.
-    assert '| 2 | 90.00 | 4.00 | 90.00 | 0.00 | test not used for selection |' in output
+    assert chosen_values() == [6]  # The NLL on test data does not matter.
+    row = '| 2 | 90.00 | 4.00 | 0.4000 | 90.00 | 0.00 | 0.0000 | test not used for selection |'
+    assert row in output
 
 
 def test_sweep_more_values_and_seeds_join_averages(sweep):
@@ -263,6 +266,14 @@ def test_train_command_takes_no_module_of_current_folder(tmp_path):
     assert output.startswith('usage: train.py')
 
 
+def test_complete_config_metric_of_groups_of_images_measures_nll_itself():
+    cfg = load_config(CONFIG)
+    cfg.val_evaluator = [dict(type='ECE', protocol='image', num_bins=9)]
+    assert complete_config(cfg, 'margin', 'NLL') == ['the NLL for val_evaluator']
+    completed = dict(type='CalibrationMetric', protocol='image', num_bins=9, metrics=['ECE', 'NLL'])
+    assert cfg.val_evaluator == [completed]
+
+
 def test_option_keys_several_losses_have_parameter_names_all():
     cfg = load_config(str(ROOT / 'configs/mbls/digit_scenes.py'))
     key = 'model.decode_head.loss_decode'
@@ -290,11 +301,11 @@ def test_sweep_cascade_varies_loss_of_last_head(tmp_path):
     for number, first in enumerate(('ce', 'mbls')):
         text = f'[dict(head, loss_decode={first}), dict(head, loss_decode=ce)]'
         cfg = load_config(several_losses(tmp_path, f'cascade{number}', text))
-        assert complete_config(cfg, 'margin')[0] == f'MarginLabelSmoothingLoss for {key}'
+        assert complete_config(cfg, 'margin', 'NLL')[0] == f'MarginLabelSmoothingLoss for {key}'
         assert f'{key}.margin' in option_keys(cfg, 'margin')
     text = "dict(head, loss_decode=[dict(type='DiceLoss'), ce])"
     cfg = load_config(several_losses(tmp_path, 'list', text))
-    complete_config(cfg, 'margin')
+    complete_config(cfg, 'margin', 'NLL')
     assert option_keys(cfg, 'margin') == ['model.decode_head.loss_decode.1.margin']
 
 
@@ -321,7 +332,10 @@ def test_sweep_plain_config_gets_loss_and_ece(sweep, tmp_path):
         "test_evaluator = [dict(type='Accuracy'), dict(type='ECE')]\n"
     )
     output = sweep('2,6', config=config)
-    assert 'MarginLabelSmoothingLoss for model.head.loss, the ECE for val_evaluator' in output
+    assert (
+        'MarginLabelSmoothingLoss for model.head.loss, the ECE and the NLL for val_evaluator'
+        in output
+    )
     assert read_calls(6)[0][1] == 'work/plain.py'
     cfg = load_config('work/plain.py')
     assert cfg.model.head.loss == dict(type='MarginLabelSmoothingLoss', loss_weight=1.0)
@@ -380,7 +394,7 @@ def test_run_jobs_interrupted_ends_all_processes(tmp_path):
 def test_sweep_image_bins_give_interval_of_ece(sweep):
     sweep('6')
     bins = torch.stack([table(n=50, seed=seed) for seed in range(20)])
-    test_statistics = statistics(image_bins=bins)
+    test_statistics = statistics(image_bins=bins, image_sums=torch.rand(20, 2).double())
     test_statistics.save('work/margin=6/calibration_val.npz')
     sweep('6')
     (row,) = read_rows()
@@ -391,7 +405,7 @@ def test_sweep_image_bins_give_interval_of_ece(sweep):
 
 
 def write_image_bins(value, confidence, *, num_images=200):
-    """Write bins and ECE of images with one confidence, two of three of them correct."""
+    """Write tables, ECE and NLL of images with one confidence, two of three of them correct."""
     correct = (torch.arange(num_images) % 3 > 0).double()
     conf = torch.full((num_images,), confidence, dtype=torch.float64)
     bins = torch.zeros(num_images, 3, 10, dtype=torch.float64)
@@ -399,25 +413,30 @@ def write_image_bins(value, confidence, *, num_images=200):
     bins[images, :, bin_index(conf, 10)] = torch.stack(
         [torch.ones_like(conf), correct, conf], dim=1
     )
-    statistics(image_bins=bins).save(f'work/margin={value}/calibration_val.npz')
+    nll = -torch.where(correct > 0, conf, 1 - conf).log()
+    sums = torch.stack([nll, torch.zeros_like(nll)], dim=1)
+    test_statistics = statistics(image_bins=bins, image_sums=sums)
+    test_statistics.save(f'work/margin={value}/calibration_val.npz')
     metrics = read_json(f'work/margin={value}/results_val.json')['metrics']
     ece = 100 * abs(correct.mean().item() - confidence)
-    change_record(value, metrics=metrics | {'calibration/ECE': ece})
+    metrics |= {'calibration/ECE': ece, 'calibration/NLL': nll.mean().item()}
+    change_record(value, metrics=metrics)
 
 
 def test_sweep_differences_within_noise_of_images_marked(sweep):
     """The ECE is the distance of the mean confidence from the accuracy, 0.667."""
-    sweep('4,6,12')
+    by_ece = ('4,6,12', '--by', 'ECE')
+    sweep(*by_ece)
     for value, confidence in ((4, 0.72), (6, 0.71), (12, 0.95)):
         write_image_bins(value, confidence)
-    output = sweep('4,6,12')
+    output = sweep(*by_ece)
     # On one side of the accuracy the same images have the same noise, so any difference counts.
     assert chosen_values() == [6]
     assert values_within_noise() == {4: False, 6: True, 12: False}
     assert 'Within noise of the chosen ECE (95 %, 200 validation images): none.' in output
     # 0.71 is as far above as 0.62 below, so images that raise one ECE lower the other.
     write_image_bins(4, 0.62)
-    output = sweep('4,6,12')
+    output = sweep(*by_ece)
     assert chosen_values() == [6]
     assert values_within_noise() == {4: True, 6: True, 12: False}
     assert '(95 %, 200 validation images): 4.' in output
@@ -425,15 +444,50 @@ def test_sweep_differences_within_noise_of_images_marked(sweep):
     assert output.count('| within noise of the chosen |') == 1
     for value, confidence in ((4, 0.58), (6, 0.71), (12, 0.95)):
         write_image_bins(value, confidence, num_images=4000)
-    sweep('4,6,12')
+    sweep(*by_ece)
     assert values_within_noise() == {4: False, 6: True, 12: False}
+
+
+def test_sweep_nll_within_noise_of_images_marked(sweep):
+    """The NLL of 0.72 exceeds that of 0.71 by 0.0024, which is 1.4 standard deviations."""
+    sweep('4,6,12')
+    for num_images, is_near in ((200, True), (4000, False)):
+        for value, confidence in ((4, 0.72), (6, 0.71), (12, 0.95)):
+            write_image_bins(value, confidence, num_images=num_images)
+        output = sweep('4,6,12')
+        assert chosen_values() == [6]
+        assert values_within_noise() == {4: is_near, 6: True, 12: False}
+        assert f'chosen NLL (95 %, {num_images:,} validation images)' in output
+
+
+def test_sweep_by_chooses_least_of_that_metric(sweep):
+    """An ECE may be the least of a network that has learned little."""
+    sweep('2,6')
+    metrics = dict.fromkeys(('accuracy/top1', 'calibration/ECE', 'calibration/NLL'), 0.0)
+    change_record(2, metrics=metrics | {'calibration/NLL': 1.386})
+    change_record(6, metrics=metrics | {'calibration/NLL': 1.378, 'calibration/ECE': 4.17})
+    sweep('2,6')
+    assert chosen_values() == [6]
+    sweep('2,6', '--by', 'ECE')
+    assert chosen_values() == [2]
+
+
+def test_sweep_config_without_seed_gives_all_values_one(sweep, tmp_path):
+    config = tmp_path / 'unseeded.py'
+    config.write_text("_base_ = 'mmcalib::mbls/digits.py'\nrandomness = dict(seed=None)\n")
+    output = sweep('2,6', config=config)
+    assert 'a seed, which is 0 for all values' in output
+    for value in (2, 6):
+        assert load_config(read_calls(value)[0][1]).randomness.seed == 0
+    sweep('2', '--seeds', '7', config=config)
+    assert 'randomness.seed=7' in read_calls('2/seed7')[0]
 
 
 def test_sweep_differences_within_noise_of_seeds_marked(sweep):
     sweep('6,7,30', '--seeds', '0', '1', '2')  # The stand-in adds the seed to the ECE.
     output = sweep('6,7,30', '--seeds', '0')
     assert values_within_noise() == {6: True, 7: True, 30: False}
-    assert 'Within noise of the chosen ECE (95 %, 3 seeds): 7.' in output
+    assert 'Within noise of the chosen NLL (95 %, 3 seeds): 7.' in output
 
 
 def test_sweep_unknown_noise_stated(sweep):
@@ -444,11 +498,11 @@ def test_sweep_unknown_noise_stated(sweep):
     assert 'noise' not in output
 
 
-def test_sweep_value_with_ece_nan_not_chosen(sweep):
+def test_sweep_value_with_nll_nan_not_chosen(sweep):
     sweep('4,6')
     metrics = read_json('work/margin=6/results_val.json')['metrics']
-    change_record(6, metrics=metrics | {'calibration/ECE': float('nan')})
-    assert '| nan | 90.00 | 4.00 | no finite ECE' in sweep('4,6')
+    change_record(6, metrics=metrics | {'calibration/NLL': float('nan')})
+    assert 'no finite NLL, so not to be chosen' in sweep('4,6')
     assert chosen_values() == [4]
 
 
@@ -462,6 +516,7 @@ def test_may_be_best_equal_values_kept_at_nominal_rate():
     for trial in range(num_trials):
         shared = torch.rand(num_images, generator=generator)
         tables = []
+        errors = []
         for _ in range(4):
             independent = torch.rand(num_images, generator=generator)
             conf = 0.5 + 0.5 * torch.rand(num_images, generator=generator, dtype=torch.float64)
@@ -471,9 +526,9 @@ def test_may_be_best_equal_values_kept_at_nominal_rate():
             bins[torch.arange(num_images), :, bin_index(conf, 15)] = torch.stack(
                 [torch.ones_like(conf), correct, conf], dim=1
             )
-            tables.append([bins])
-        errors = [[calibration_error(bins.sum(dim=0)).item()] for (bins,) in tables]
-        marks = may_be_best(errors, tables, seed=trial)
+            tables.append([UnitTables.from_bins(bins)])
+            errors.append([calibration_error(bins.sum(dim=0)).item()])
+        marks = may_be_best(errors, tables, metric='ECE', seed=trial)
         assert marks[errors.index(min(errors))]
         if marks[0]:
             first_kept += 1
