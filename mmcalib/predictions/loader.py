@@ -9,7 +9,6 @@ timm, transformers, MONAI and nnU-Net are read as they are; of others, ``unpack`
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmcalib.errors import UserError
 from mmcalib.options import check_ignore_index
 from mmcalib.predictions.batches import Unpack, check_is_loader, split_batch
 from mmcalib.predictions.kept_batches import KeptBatches
@@ -105,8 +105,8 @@ def reader(
 
     Labels are int64 ``(N, *)``; of several labels, whose logits are ``(N, L)``, they are ``(N, L)``
     of 0 and 1. Logits of one class, K = 1, are those of a sigmoid. The model predicts as in
-    evaluation, and a batch the same each time; afterwards its modes, its device and the random
-    state are as before.
+    evaluation, and a batch the same each time; observers of a quantization record nothing, and
+    afterwards its modes, its device and the random state are as before.
 
     Args:
         model: A module, or a function of the inputs.
@@ -126,7 +126,7 @@ def reader(
         raise TypeError(f'logits must be a function of the output, got {logits!r}')
     if ignore_index is not None:
         check_ignore_index(ignore_index)
-    with _evaluating(model, device) as model_device:
+    with _evaluating(model, device) as model_device, _without_observers(model):
         yield BatchReader(
             model, forward_signature(model), unpack, logits, ignore_index, model_device
         )
@@ -183,8 +183,14 @@ def _evaluating(
         return
     modules = list(model.modules())
     modes = [module.training for module in modules]
-    first_tensor = next(itertools.chain(model.parameters(), model.buffers()), None)
-    device_before = None if first_tensor is None else first_tensor.device
+    tensors = [*model.parameters(), *model.buffers()]
+    filled_tensors = [tensor for tensor in tensors if not tensor.is_meta]
+    if tensors and not filled_tensors:
+        raise UserError(
+            'the model is on the meta device, where tensors have no values: give '
+            "model.to_empty(device='cpu') into which its state dict is loaded"
+        )
+    device_before = filled_tensors[0].device if filled_tensors else None
     try:
         model.eval()
         if device is None:
@@ -197,3 +203,34 @@ def _evaluating(
             module.training = training
         if device is not None:
             model.to(device_before)
+
+
+@contextmanager
+def _without_observers(model: Callable) -> Iterator[None]:
+    """Keep observers of a quantization from recording ranges, which they do in evaluation too.
+
+    It prevents a wrong number: those of fake quantization move what the model predicts next.
+    """
+    switches: list[Tensor] = []
+    observers: list[nn.Module] = []
+    for module in model.modules() if isinstance(model, nn.Module) else ():
+        if hasattr(module, 'observer_enabled'):
+            switches.append(module.observer_enabled)
+        elif hasattr(module, 'calculate_qparams') and 'forward' not in vars(module):
+            observers.append(module)  # It returns its input.
+    values = [switch.clone() for switch in switches]
+    try:
+        for switch in switches:
+            switch.fill_(0)
+        for observer in observers:
+            observer.forward = _identity
+        yield
+    finally:
+        for switch, value in zip(switches, values, strict=True):
+            switch.copy_(value)
+        for observer in observers:
+            del observer.forward
+
+
+def _identity(inputs: Tensor) -> Tensor:
+    return inputs

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import mmcalib
@@ -75,6 +76,85 @@ def test_read_loader_leaves_model_and_random_state():
     )
     for key, value in model.state_dict().items():
         assert torch.equal(value, state_before[key])
+
+
+class QuantizedModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.quantize = quantization.QuantStub()
+        self.layers = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        self.dequantize = quantization.DeQuantStub()
+
+    def forward(self, inputs):
+        return self.dequantize(self.layers(self.quantize(inputs)))
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize(
+    ('prepare', 'config'),
+    [
+        (quantization.prepare_qat, quantization.get_default_qat_qconfig('fbgemm')),
+        (quantization.prepare, quantization.get_default_qconfig('fbgemm')),
+    ],
+    ids=['fake quantization', 'observers'],
+)
+def test_evaluate_quantization_in_preparation_stays_as_it_is(prepare, config):
+    torch.manual_seed(0)
+    model = QuantizedModel()
+    model.qconfig = config
+    prepare(model.train(prepare is quantization.prepare_qat), inplace=True)
+    model(INPUTS)
+    state_before = {key: value.clone() for key, value in model.state_dict().items()}
+    batches = [(5 * INPUTS, LABELS), (INPUTS, LABELS)]
+    first = mmcalib.evaluate(model, batches, 'NLL')
+    assert mmcalib.evaluate(model, batches[::-1], 'NLL') == pytest.approx(first, abs=1e-6)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state_before[key]), key
+    model(9 * INPUTS)
+    assert any(not torch.equal(x, state_before[key]) for key, x in model.state_dict().items())
+
+
+class Sample:
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+
+class WritingModel(nn.Linear):
+    """A model that keeps its features in the object that it is given."""
+
+    def forward(self, sample):
+        sample.inputs = sample.inputs.relu() - 1
+        return super().forward(sample.inputs)
+
+
+def test_doors_model_that_writes_into_an_object_leaves_that_of_the_loader():
+    torch.manual_seed(0)
+    model = WritingModel(3, 2)
+    nn.init.normal_(model.weight, std=2)
+    batches = []
+    for _ in range(5):
+        batches.append((Sample(torch.randn(40, 3)), torch.arange(40) % 2))
+    inputs_before = [sample.inputs for sample, _ in batches]
+    value = mmcalib.evaluate(model, batches, 'NLL')
+    assert mmcalib.evaluate(model, batches, 'NLL') == value
+    with reader(model) as read:
+        logits = torch.cat([read(batch)[0] for batch in batches])
+    labels = logits.argmax(dim=1)
+    labels[::3] = 1 - labels[::3]
+    for index, labels_of_batch in enumerate(labels.split(40)):
+        batches[index] = (batches[index][0], labels_of_batch)
+    assert mmcalib.calibrate(model, batches).folded_into
+    for (sample, _), inputs in zip(batches, inputs_before, strict=True):
+        assert sample.inputs is inputs
+
+
+@pytest.mark.parametrize(
+    ('function', 'options'),
+    [(mmcalib.evaluate, {}), (mmcalib.evaluate, {'device': 'cpu'}), (mmcalib.calibrate, {})],
+)
+def test_doors_model_on_meta_device_raises(function, options):
+    with pytest.raises(ValueError, match=r'on the meta device.*to_empty'):
+        function(nn.Linear(3, 2, device='meta'), [(INPUTS, LABELS)], **options)
 
 
 def test_reader_random_model_predicts_the_same_again():
