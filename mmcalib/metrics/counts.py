@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import log_bin_counts
-from mmcalib.metrics.outcomes import Outcomes
+from mmcalib.metrics.outcomes import Outcomes, ranking_odds
 
-# Up to so many predictions, each confidence has a fine bin of its own. More share fine bins of
-# 1 - confidence, 128 to each halving, so that an image keeps at most 100 kB.
+# Up to so many predictions, each confidence has a fine bin of its own. More share fine bins of the
+# odds, 128 to each doubling, so that an image keeps at most 100 kB.
 EXACT_LIMIT = 1_000_000
-DROPPED_BITS = 16  # A rounded float32 value of 1 - confidence loses so many last bits.
-BITS_OF_ONE = 0x3F80  # The float32 value 1 without these bits.
+DROPPED_BITS = 16  # The float32 value of rounded odds loses so many last bits.
 IMAGES_PER_MERGE = 64
-# Equal confidences, such as those of equal votes for different classes, differ by what is rounded
-# in their logits, probabilities and sums: by less than so many steps of their type of float, of
-# which a softmax of 1,000 classes takes 30.
-TIE_STEPS = 32
-# Near ties are tied if they are at least a quarter of the pairs within 1,024 times that distance.
-# Of confidences that are all distinct they are one in 1,024.
-NEIGHBOURHOOD = 1024
-TIED_SHARE = 0.25
-NEARLY_ONE_STEPS = 2.0**-12  # A smaller 1 - confidence is exact relative to itself.
 CONDENSED_SIZE = 6144
 
 
@@ -38,14 +27,14 @@ class Counts:
 
     Attributes:
         bins: ``(3, B)`` bins of equal width, each (lo, hi]: count, correct, sum of confidences.
-        fine_bins: ``(4, C)``: 1 - confidence, count, correct, sum of 1 - confidence; float32 if
-            confidences share fine bins. Those of a sum ascend in confidence, without ties.
+        fine_bins: ``(4, C)``: odds of the confidence, count, correct, sum of 1 - confidence;
+            float32 if confidences share fine bins. Those of a sum ascend in confidence, without
+            ties.
         sums: ``(2,)`` float64: NLL, Brier score.
         strata: ``(3, S, B)`` bins of each stratum, by the name of the stratification: of the
             probability of each class (``'classes'``), of each predicted class (``'predicted'``),
             of each range of distance from a boundary (``'distance'``).
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
-        step: Relative rounding of the confidences, by their type of float.
         image: Tables of a single image, which are not summed, by name: ``log_bins`` ``(3, 98)``
             int32; ``objects`` ``(O, 5)``, see
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
@@ -56,7 +45,6 @@ class Counts:
     sums: Tensor
     strata: dict[str, Tensor] = field(default_factory=dict)
     nll_curve: Tensor | None = None
-    step: float = 2.0**-24
     image: dict[str, Tensor] = field(default_factory=dict)
 
     def __getstate__(self) -> dict:
@@ -77,12 +65,6 @@ class Counts:
         """The ``(3, C)`` table of the fine bins: count, correct, sum of confidences."""
         _, count, correct, sum_of_one_minus_conf = self.fine_bins
         return torch.stack([count, correct, count - sum_of_one_minus_conf])
-
-    def ranking_table(self) -> Tensor:
-        """Return the ``(3, C)`` table, in which confidences are tied that only rounding parts."""
-        if self.is_rounded:
-            return self.table
-        return replace(self, fine_bins=merge_near_ties(self.fine_bins, self.step)).table
 
     def condensed_table(self) -> Tensor:
         """Return the ``(3, C)`` table of at most some 6,000 fine bins."""
@@ -116,12 +98,15 @@ def count_outcomes(
         with_fine_bins: Whether there are fine bins at all.
     """
     strata = strata or {}
+    odds = outcomes.odds
+    if odds is None and with_fine_bins:
+        odds = ranking_odds(outcomes.conf)
     if not with_fine_bins:
         fine_bins = torch.zeros(4, 0, dtype=torch.float64, device='cpu')
     elif rounded:
-        fine_bins = rounded_fine_bins(outcomes)
+        fine_bins = rounded_fine_bins(outcomes, odds)
     else:
-        fine_bins = exact_fine_bins(outcomes)
+        fine_bins = exact_fine_bins(outcomes, odds)
     index = bin_index(outcomes.conf, num_bins)
     strata_bins = {}
     for name, (stratum, size) in strata.items():
@@ -137,7 +122,6 @@ def count_outcomes(
         sums=torch.tensor([outcomes.nll.sum(), brier], dtype=torch.float64, device='cpu'),
         strata=strata_bins,
         nll_curve=outcomes.nll_curve,
-        step=torch.finfo(outcomes.conf.dtype).eps / 2,
     )
     if outcomes.ignored_conf is not None:
         counts.image['log_bins'] = log_bin_counts(
@@ -146,23 +130,20 @@ def count_outcomes(
     return counts
 
 
-def exact_fine_bins(outcomes: Outcomes) -> Tensor:
+def exact_fine_bins(outcomes: Outcomes, odds: Tensor) -> Tensor:
     """Return one fine bin for each prediction, ``(4, M)`` float64."""
-    one_minus_conf = outcomes.one_minus_conf.double()
-    count = torch.ones_like(one_minus_conf)
-    return torch.stack(
-        [one_minus_conf, count, outcomes.correct.double(), 1 - outcomes.conf.double()]
-    )
+    count = torch.ones_like(odds)
+    return torch.stack([odds, count, outcomes.correct.double(), 1 - outcomes.conf.double()])
 
 
-def rounded_fine_bins(outcomes: Outcomes) -> Tensor:
+def rounded_fine_bins(outcomes: Outcomes, odds: Tensor) -> Tensor:
     """Return :func:`round_bins` of the exact fine bins, float32, without these being made."""
-    code = rounded_code(outcomes.one_minus_conf)
-    by_correctness = torch.bincount(code * 2 + outcomes.correct, minlength=2 * (BITS_OF_ONE + 1))
-    correct = by_correctness.view(-1, 2)[:, 1]
-    count = by_correctness.view(-1, 2).sum(dim=1)
-    sums = torch.bincount(code, 1 - outcomes.conf.double(), BITS_OF_ONE + 1)
-    return filled_bins(torch.stack([count.double(), correct.double(), sums])).float()
+    code, first_code, size = odds_codes(odds)
+    by_correctness = torch.bincount(code * 2 + outcomes.correct, minlength=2 * size).view(-1, 2)
+    correct = by_correctness[:, 1]
+    count = by_correctness.sum(dim=1)
+    sums = torch.bincount(code, 1 - outcomes.conf.double(), size)
+    return filled_bins(torch.stack([count.double(), correct.double(), sums]), first_code).float()
 
 
 def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
@@ -190,84 +171,49 @@ def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
         sums=sum(part.sums for part in parts),
         strata=strata,
         nll_curve=curve,
-        step=max(part.step for part in parts),
     )
 
 
 def merge_ties(fine_bins: Tensor) -> Tensor:
-    """Return fine bins of which those of one confidence are one, ascending in confidence."""
-    negative, sums = sum_by_key(-fine_bins[0], fine_bins[1:])
-    return torch.cat([-negative[None], sums])
-
-
-def merge_near_ties(fine_bins: Tensor, step: float) -> Tensor:
-    """Return fine bins of which those are one that rounding has parted.
-
-    If near ties are as frequent as of distinct confidences, none is merged.
-
-    Args:
-        fine_bins: ``(4, C)``, ascending in confidence, without ties.
-        step: Relative rounding of the confidences.
-    """
-    one_minus_conf, count, _, _ = fine_bins
-    # A sum of the other classes may be tied with a difference from 1, which is less exact.
-    is_difference = one_minus_conf > NEARLY_ONE_STEPS - TIE_STEPS * step
-    width = TIE_STEPS * step * torch.where(is_difference, 1.0, one_minus_conf)
-    num_near = count_pairs_within(one_minus_conf, count, width)
-    num_neighbours = count_pairs_within(one_minus_conf, count, NEIGHBOURHOOD * width)
-    if not num_near or num_near < TIED_SHARE * num_neighbours:
-        return fine_bins
-    gap = one_minus_conf[:-1] - one_minus_conf[1:]
-    begins = torch.ones(len(one_minus_conf), dtype=torch.bool, device=gap.device)
-    begins[1:] = gap > width[:-1]
-    # A long chain of near ties is cut into parts that are as wide as a tie.
-    first = begins.nonzero()[:, 0][begins.cumsum(dim=0) - 1]
-    distance = one_minus_conf[first] - one_minus_conf
-    part = torch.where(distance > 0, distance / width[first], 0.0).floor()
-    begins[1:] |= part.diff() > 0
-    index = begins.cumsum(dim=0) - 1
-    sums = fine_bins.new_zeros(3, int(index[-1]) + 1).index_add_(1, index, fine_bins[1:])
-    return torch.cat([one_minus_conf[begins][None], sums])
-
-
-def count_pairs_within(descending: Tensor, count: Tensor, distance: Tensor) -> float:
-    """Return how many pairs of predictions differ by at most the distance of the larger value.
-
-    Args:
-        descending: ``(C,)`` values, all different.
-        count: ``(C,)`` number of predictions of each value.
-        distance: ``(C,)``.
-    """
-    ascending = -descending.numpy()
-    # NumPy finds values that ascend themselves in a third of the time that torch takes.
-    end = np.searchsorted(ascending, ascending + distance.numpy(), side='right')
-    total = torch.nn.functional.pad(count.cumsum(dim=0), (1, 0))
-    return (count * (total[torch.from_numpy(end)] - total[1:]).clamp(min=0)).sum().item()
+    """Return fine bins of which those of one odds are one, ascending in confidence."""
+    odds, sums = sum_by_key(fine_bins[0], fine_bins[1:])
+    return torch.cat([odds[None], sums])
 
 
 def round_bins(fine_bins: Tensor) -> Tensor:
-    """Return fine bins of which those of one rounded 1 - confidence are one, float64.
+    """Return fine bins of which those of one rounded odds are one, float64.
 
     They are rounded to the bits of a bfloat16, ascend in confidence, and are not sorted for it.
     """
-    one_minus_conf, *rows = fine_bins.double()
-    code = rounded_code(one_minus_conf)
-    return filled_bins(torch.stack([torch.bincount(code, row) for row in rows]))
+    odds, *rows = fine_bins.double()
+    code, first_code, size = odds_codes(odds)
+    sums = torch.stack([torch.bincount(code, row, size) for row in rows])
+    return filled_bins(sums, first_code)
 
 
-def rounded_code(one_minus_conf: Tensor) -> Tensor:
-    """Return the index of the rounded fine bin of each 1 - confidence; it ascends in confidence."""
-    return BITS_OF_ONE - (one_minus_conf.float().view(torch.int32) >> DROPPED_BITS)
+def odds_codes(odds: Tensor) -> tuple[Tensor, int, int]:
+    """Return the index of the rounded fine bin of each odds, from 0 on, and where these lie.
+
+    Returns:
+        ``(M,)`` indices, which ascend in confidence; the code of index 0; the number of indices.
+    """
+    if not len(odds):
+        return odds.long(), 0, 0
+    code = odds.float().view(torch.int32) >> DROPPED_BITS
+    first_code = int(code.min())
+    code -= first_code
+    return code, first_code, int(code.max()) + 1
 
 
-def filled_bins(sums: Tensor) -> Tensor:
-    """Return the fine bins, by the code of :func:`rounded_code`, that hold predictions.
+def filled_bins(sums: Tensor, first_code: int) -> Tensor:
+    """Return the fine bins that hold predictions.
 
     Args:
-        sums: ``(3, C)``: count, correct, sum of 1 - confidence.
+        sums: ``(3, C)``: count, correct, sum of 1 - confidence, by the index of :func:`odds_codes`.
+        first_code: The code of index 0.
     """
     filled = sums[0].nonzero()[:, 0]
-    bits = (BITS_OF_ONE - filled).int() << DROPPED_BITS
+    bits = (filled + first_code).int() << DROPPED_BITS
     return torch.cat([bits.view(torch.float32)[None], sums[:, filled]])
 
 

@@ -76,9 +76,7 @@ def class_metric(formula: Callable[[Tensor], Tensor], *, table: str) -> Metric:
 
 def ranking_metric(formula: Callable[..., Tensor], **options) -> Metric:
     """Return a metric of predictions in the order of their confidence."""
-    return Metric(
-        lambda counts: formula(counts.ranking_table()), required='one_minus_conf', **options
-    )
+    return Metric(lambda counts: formula(counts.table), required='odds', **options)
 
 
 def curve_metric(formula: Callable[[Tensor, float], float], **options) -> Metric:
@@ -100,9 +98,7 @@ def mean_brier(bins: Tensor, sums: Tensor) -> Tensor:
 
 METRICS = {
     'ECE': bin_metric(errors.calibration_error),
-    'AECE': Metric(
-        lambda counts: errors.adaptive_error(counts.ranking_table(), counts.bins.shape[1])
-    ),
+    'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
     # The bins of all classes hold each prediction K times, so their ECE is the mean over classes.
     'ClasswiseECE': class_metric(errors.calibration_error, table='class_bins'),
     'rate_gap': class_metric(errors.largest_rate_gap, table='class_totals'),

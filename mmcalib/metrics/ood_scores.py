@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
-from mmcalib.metrics.outcomes import exact_one_minus_conf, pieces
+from mmcalib.metrics.outcomes import pieces, ranking_odds
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 from mmcalib.tensors import on_float64_device
 
@@ -24,11 +24,12 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
     r"""Return scores of predictions, which are higher for in-distribution inputs.
 
     .. math::
-        \max_k p_k - 1, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
+        \frac{\max_k p_k}{1 - \max_k p_k}, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad
+        \sum_k p_k \log p_k
 
     for logits l and p = softmax(l): ``max_probability``, ``max_logit``, ``energy`` (the negative
-    energy at temperature 1) and ``entropy`` (the negative entropy). The first is float64 and
-    reduced by 1, which keeps saturated predictions apart.
+    energy at temperature 1) and ``entropy`` (the negative entropy). The first is the odds of the
+    probability, float64, which keep saturated predictions apart.
 
     Args:
         logits: ``(K, M)`` float32 or float64, finite.
@@ -53,7 +54,7 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
         weighted_gaps = (other_exps * gaps).sum(dim=0, dtype=torch.float64)
         negative_entropy = weighted_gaps / (1 + total) - total.log1p()
         values = {
-            'max_probability': -exact_one_minus_conf(conf, total / (1 + total)),
+            'max_probability': ranking_odds(conf, total / (1 + total)),
             'max_logit': highest,
             'energy': highest + total.log1p().to(piece.dtype),
             'entropy': negative_entropy.to(piece.dtype),
@@ -69,7 +70,7 @@ def scores_of_probabilities(probs: Tensor, required: Collection[str]) -> dict[st
     sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0, dtype=torch.float64)
     negative_entropy = torch.xlogy(probs, probs).sum(dim=0, dtype=torch.float64)
     scores = {
-        'max_probability': -exact_one_minus_conf(conf, sum_of_others).cpu(),
+        'max_probability': ranking_odds(conf, sum_of_others).cpu(),
         'entropy': negative_entropy.to(probs.dtype).cpu(),
     }
     return {name: scores[name] for name in required}

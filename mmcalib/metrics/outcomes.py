@@ -26,10 +26,6 @@ PIECE_BYTES = 1 << 21
 GPU_PIECE_BYTES = 1 << 26
 # Above this confidence, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
-# The order of a sum can change so many last bits of a float64 near 0, and steps of this number near
-# 1.
-ORDER_BITS = 8
-ORDER_STEPS = 2.0**46
 
 
 class Outcomes(NamedTuple):
@@ -39,9 +35,8 @@ class Outcomes(NamedTuple):
         conf: ``(M,)`` probability of the predicted class.
         correct: ``(M,)`` booleans.
         predicted: ``(M,)`` int64 classes.
-        one_minus_conf: ``(M,)`` float64, 1 - confidence; if it is required, the sum of the other
-            classes' probabilities next to a confidence of 1, which tells saturated ones apart.
         nll: ``(M,)`` float64, in nats.
+        odds: ``(M,)`` float64, see :func:`ranking_odds`.
         brier: ``(M,)`` float64, the sum over classes of (probability - [is the true class])².
         class_bins: ``(3, K, B)`` bins of the probabilities of each class, with the number of its
             labels as the correct ones.
@@ -52,8 +47,8 @@ class Outcomes(NamedTuple):
     conf: Tensor
     correct: Tensor
     predicted: Tensor
-    one_minus_conf: Tensor
     nll: Tensor
+    odds: Tensor | None = None
     brier: Tensor | None = None
     class_bins: Tensor | None = None
     nll_curve: Tensor | None = None
@@ -70,7 +65,7 @@ def compute_outcomes(
     Args:
         predictions: One map, or rows, with labels.
         num_bins: B of the bins of all classes.
-        required: Some of ``one_minus_conf``, ``brier``, ``class_bins``, ``nll_curve`` and
+        required: Some of ``odds``, ``brier``, ``class_bins``, ``nll_curve`` and
             ``ignored_conf``.
 
     Raises:
@@ -163,7 +158,7 @@ def outcomes_of_logits(
     total = gaps.exp_().sum(dim=0)
     nll += total.double().log()
     ranking_scale = None
-    if 'one_minus_conf' in required:
+    if 'odds' in required:
         ranking_scale = gaps.sum(dim=0, dtype=torch.float64).reciprocal()
     outcomes = outcomes_of_scaled(
         gaps,
@@ -245,14 +240,13 @@ def outcomes_of_scaled(
         required: See :func:`compute_outcomes`.
     """
     conf = predicted_value * scale
-    if 'one_minus_conf' in required:
+    odds = None
+    if 'odds' in required:
         values.scatter_(0, predicted[None], 0)
         sum_of_others = values.sum(dim=0, dtype=torch.float64) * ranking_scale
         ranking_conf = (predicted_value * ranking_scale).to(conf.dtype)
-        one_minus_conf = exact_one_minus_conf(ranking_conf, sum_of_others)
+        odds = ranking_odds(ranking_conf, sum_of_others)
         values.scatter_(0, predicted[None], predicted_value[None])
-    else:
-        one_minus_conf = 1 - conf.double()
     class_bins = None
     brier = None
     if 'class_bins' in required or 'brier' in required:
@@ -266,8 +260,8 @@ def outcomes_of_scaled(
         conf=conf,
         correct=predicted == label,
         predicted=predicted,
-        one_minus_conf=one_minus_conf,
         nll=nll,
+        odds=odds,
         brier=brier,
         class_bins=class_bins,
     )
@@ -357,25 +351,27 @@ def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
     return table
 
 
-def exact_one_minus_conf(conf: Tensor, sum_of_others: Tensor) -> Tensor:
-    """Return 1 - confidence in float64, by which predictions are ranked, saturated ones too.
+def ranking_odds(conf: Tensor, sum_of_others: Tensor | None = None) -> Tensor:
+    """Return confidence / (1 - confidence), ``(M,)`` float64, by which predictions are ranked.
 
-    Predictions that are tied but for the order of their classes stay tied: the bits that the order
-    of a sum can change are rounded away.
+    Predictions are tied if their confidence is the same float32 number; above one half, if their
+    1 - confidence is. Neither the type of float nor the order of the classes parts them.
 
     Args:
         conf: ``(M,)`` probability of the predicted class.
-        sum_of_others: ``(M,)`` float64 sum of the probabilities of the other classes, which
-            replaces 1 - confidence next to a confidence of 1.
+        sum_of_others: ``(M,)`` float64 sum of the probabilities of the other classes. It replaces
+            1 - confidence next to a confidence of 1, where it tells saturated predictions apart.
     """
     one_minus_conf = 1 - conf.double()
     if conf.dtype == torch.float64:
-        one_minus_conf = (one_minus_conf * ORDER_STEPS).round() / ORDER_STEPS
-        bits = sum_of_others.view(torch.int64) + (1 << (ORDER_BITS - 1))
-        sum_of_others = (bits >> ORDER_BITS << ORDER_BITS).view(torch.float64)
-    else:
-        sum_of_others = sum_of_others.float().double()
-    return torch.where(conf > NEARLY_ONE, sum_of_others, one_minus_conf)
+        one_minus_conf = torch.where(
+            conf < 0.5, 1 - conf.float().double(), one_minus_conf.float().double()
+        )
+    if sum_of_others is not None:
+        one_minus_conf = torch.where(
+            conf > NEARLY_ONE, sum_of_others.float().double(), one_minus_conf
+        )
+    return (1 - one_minus_conf) / one_minus_conf
 
 
 def select_columns(

@@ -33,12 +33,17 @@ def run_in_process(tool, *arguments, code=0):
 
 def run_in_subprocess(tool, *arguments, cwd, check=True, **environment):
     """Run a tool or a script with this interpreter first on the path, and return its output."""
-    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
+    # The warnings of a tool are tested, whatever the tests are run with.
+    variables = {
+        'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}',
+        'OMP_NUM_THREADS': '1',
+        'PYTHONWARNINGS': '',
+    }
     program = 'bash' if tool.endswith('.sh') else sys.executable
     result = subprocess.run(
         [program, str(ROOT / 'tools' / tool), *map(str, arguments)],
         cwd=cwd,
-        env=os.environ | {'PATH': path, 'OMP_NUM_THREADS': '1'} | environment,
+        env=os.environ | variables | environment,
         capture_output=True,
         text=True,
         check=False,

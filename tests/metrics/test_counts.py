@@ -19,7 +19,7 @@ from mmcalib.predictions.from_arrays import read_arrays
 
 def sample_outcomes(sample):
     (predictions,) = read_samples([sample], ['image.jpg'])
-    required = ('brier', 'one_minus_conf', 'class_bins', 'nll_curve', 'ignored_conf')
+    required = ('brier', 'odds', 'class_bins', 'nll_curve', 'ignored_conf')
     return compute_outcomes(predictions, required=required)
 
 
@@ -106,8 +106,10 @@ def test_fine_bins_many_predictions_are_few_and_narrow():
     ]
     rounded = sum_counts(halves).fine_bins
     torch.testing.assert_close(whole.round().fine_bins.double(), rounded, rtol=1e-6, atol=1e-6)
-    width = rounded[3] / rounded[1] - rounded[0]
-    assert (width >= -1e-9).all() and (width <= rounded[0] / 128 + 1e-9).all()
+    odds, count, _, sum_of_one_minus_conf = rounded[:, rounded[0].isfinite()]
+    mean_odds = (count - sum_of_one_minus_conf) / sum_of_one_minus_conf
+    width = mean_odds / odds - 1
+    assert (width >= -1e-9).all() and (width <= 1 / 128 + 1e-9).all()
 
 
 def test_counts_forty_million_equal_confidences_are_one_fine_bin():

@@ -1,6 +1,8 @@
 """Predictions with equal probabilities in another order of classes are tied, by every door."""
 
+import numpy as np
 import pytest
+import references
 import torch
 from samples import as_segmented
 from torch import nn
@@ -91,6 +93,48 @@ def test_ranking_distinct_confidences_are_not_tied():
     pairs = [(a, b) for a in conf[correct] for b in conf[~correct]]
     expected = 100 * sum(float(a > b) for a, b in pairs) / len(pairs)
     assert values == pytest.approx(expected)
+
+
+def test_ranking_neighbouring_numbers_are_not_tied():
+    generator = np.random.default_rng(0)
+    conf = generator.uniform(0.5, 1, 400).astype('float32')
+    conf[0] = 0.75
+    conf[1] = np.nextafter(conf[0], np.float32(1))
+    correct = generator.random(400) < conf
+    correct[:2] = [False, True]
+    expected = references.failure_auroc(conf.tolist(), correct.tolist())
+    actual = mmcalib.measure(conf=conf, correct=correct, metrics='AUROC')
+    assert actual == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_ranking_votes_equals_loop(dtype):
+    """Check shares of ten votes for four classes, many of which are tied."""
+    generator = np.random.default_rng(0)
+    votes = generator.multinomial(10, [0.4, 0.3, 0.2, 0.1], 320)
+    probs = torch.from_numpy(votes / 10).to(dtype)
+    labels = torch.from_numpy(generator.integers(0, 4, 320))
+    correct = (probs.argmax(dim=1) == labels).tolist()
+    expected = references.failure_auroc(votes.max(axis=1).tolist(), correct)
+    assert mmcalib.measure(probs, labels, 'AUROC') == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ('num_classes', 'scale'), [(30_000, 0.03), (1000, 0.001), (1000, 0.01), (100, 0.0001)]
+)
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_ranking_small_confidences_equals_loop(num_classes, scale, dtype):
+    """Check the softmax of logits that are nearly equal, as cosines without a temperature are."""
+    generator = torch.Generator().manual_seed(0)
+    logits = scale * torch.randn(200, num_classes, generator=generator)
+    probs = logits.to(dtype).softmax(dim=1)
+    conf, predicted = probs.float().max(dim=1)
+    # The more confident of two predictions is more often correct.
+    is_correct = torch.rand(200, generator=generator) < conf.argsort().argsort() / 200
+    labels = torch.where(is_correct, predicted, (predicted + 1) % num_classes)
+    expected = references.failure_auroc(conf.tolist(), is_correct.tolist())
+    assert expected > 80
+    assert mmcalib.measure(probs, labels, 'AUROC') == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize('score', ['max_probability', 'energy', 'entropy'])

@@ -51,7 +51,7 @@ class CalibrationMetric(ListMetric):
     - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
       between bins in proportion, which the published code does not do (it drops the smallest
       confidence, and reports 0 where all are tied). Exact up to a million pixels; more
-      are counted in cells of 1 - confidence, 128 to each halving; docs/concepts/estimators.md says
+      are counted in fine bins, 128 to each doubling of the odds; docs/concepts/estimators.md says
       how little that changes.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class; of two
       classes the ECE of P(y = 1). ``rate_gap``: largest difference of a class's mean probability
