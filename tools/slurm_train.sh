@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Train under Slurm.
 # Usage: tools/slurm_train.sh PARTITION JOB_NAME CONFIG WORK_DIR [arguments of tools/train.py]
-# GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS are read from the environment.
+# GPUS (8), GPUS_PER_NODE (GPUS, at most 8), CPUS_PER_TASK (5) and SRUN_ARGS are read from the environment.
 set -euo pipefail
 
 if [ $# -lt 4 ]; then
@@ -13,7 +13,7 @@ JOB_NAME=$2
 CONFIG=$3
 WORK_DIR=$4
 GPUS=${GPUS:-8}
-GPUS_PER_NODE=${GPUS_PER_NODE:-8}
+GPUS_PER_NODE=${GPUS_PER_NODE:-$((GPUS < 8 ? GPUS : 8))}
 TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 # SRUN_ARGS holds several arguments, so it is left to split.

@@ -270,3 +270,30 @@ def test_shell_script_starts_tool_with_arguments(tmp_path):
         assert started['train'] == started['test'] == started['calibrate']
         assert {'--nproc_per_node=3', '--master_port=1234'} <= {*started['train']}
         assert f'--nnodes={machines.get("NNODES", 1)}' in started['train']
+
+
+@pytest.mark.parametrize(
+    ('environment', 'gpus_on_node', 'tasks'),
+    [
+        (dict(GPUS='1'), 1, 1),
+        (dict(GPUS='4'), 4, 4),
+        (dict(GPUS='8'), 8, 8),
+        (dict(), 8, 8),
+        (dict(GPUS='16'), 8, 16),
+        (dict(GPUS='16', GPUS_PER_NODE='4'), 4, 16),
+    ],
+)
+def test_slurm_train_asks_for_nodes_that_exist(environment, gpus_on_node, tasks, tmp_path):
+    """No node of 4 GPUs has 8, for which Slurm would wait for ever."""
+    srun = tmp_path / 'srun'
+    srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    srun.chmod(0o755)
+    script = [ROOT / 'tools/slurm_train.sh', 'gpu', 'job', 'config.py', 'work', '--no-test']
+    path = f'{tmp_path}:{os.environ["PATH"]}'
+    arguments = subprocess.check_output(
+        ['bash', *script], env=dict(environment, PATH=path), text=True
+    ).splitlines()
+    assert f'--gres=gpu:{gpus_on_node}' in arguments
+    assert f'--ntasks={tasks}' in arguments
+    assert f'--ntasks-per-node={gpus_on_node}' in arguments
+    assert arguments[-6:] == ['config.py', '--work-dir', 'work', '--launcher', 'slurm', '--no-test']
