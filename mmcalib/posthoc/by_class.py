@@ -197,8 +197,8 @@ class ClassConditionalScaler(LogitScaler):
         gaps = gaps_to_top(logits)
         predicted = top_class(logits).unsqueeze(1)
         # Neither len() nor a moved axis: their export to ONNX would fix the size of maps.
-        gaps_of_pixels = gaps.reshape(*gaps.shape[:2], -1)
-        predicted = predicted.reshape(*predicted.shape[:2], -1)
+        gaps_of_pixels = gaps.unsqueeze(-1).flatten(2)
+        predicted = predicted.unsqueeze(-1).flatten(2)
         scaled = gaps_of_pixels
         # A matrix for each prediction would take K times the memory of the logits.
         for label in range(gaps.shape[1]):

@@ -349,9 +349,7 @@ class LogitScaler(BaseEstimator):
         parts = [part for (part,) in split_rows(values)] if values.ndim == 2 else [values]
         converted_parts = []
         for part in parts:
-            scaled = part.double()
-            if scaled.numel():
-                scaled = self.apply(scaled, **learned)
+            scaled = self.apply(part.double(), **learned)
             # Rounded at the end: of large logits, single precision would lose the differences.
             converted_parts.append(convert(scaled).to(dtype))
         converted = torch.cat(converted_parts)

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import pickle
 import warnings
 
 import pytest
@@ -9,8 +10,14 @@ import torch
 from fitted_scalers import CASES, METHODS, draw_tensors, fit_scaler, fitted_scaler, most_logits
 
 from mmcalib.errors import UserError
-from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
+from mmcalib.posthoc import SCALERS, load_scaler
+from mmcalib.posthoc.attached import (
+    AttachedScaling,
+    CalibratedOutput,
+    build_scaling,
+    scaling_module,
+)
+from mmcalib.tensors import at_least_single
 
 
 def draw_maps(num_logits):
@@ -48,6 +55,60 @@ def test_scaling_module_any_precision_equals_scaler(method, num_logits):
     actual = module(maps.double())
     expected = scaler.transform(maps.double())
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def probabilities(scaled):
+    """Return the probability of each class of scaled logits, of the positive one if K = 1."""
+    return scaled.sigmoid() if scaled.shape[1] == 1 else scaled.softmax(dim=1)
+
+
+def copies_of_scaler(scaler, path):
+    """Return a scaler from its file, its pickle, its parameters, and a deep copy."""
+    scaler.save(path)
+    return [
+        load_scaler(path),
+        pickle.loads(pickle.dumps(scaler)),
+        type(scaler).from_parameters(scaler.parameters, **scaler.get_params()),
+        copy.deepcopy(scaler),
+    ]
+
+
+def copies_of_module(module, path):
+    """Return a module from its state dict on a disk, its pickle, a deep copy, and casts."""
+    torch.save(module.state_dict(), path)
+    loaded = build_scaling(module.scaler.method, **module.scaler.get_params())
+    loaded.load_state_dict(torch.load(path, weights_only=True))
+    copied = copy.deepcopy(module)
+    return [loaded, pickle.loads(pickle.dumps(module)), copied.half(), copied.double()]
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(('method', 'num_logits'), CASES)
+def test_scaling_all_copies_and_calls_agree(method, num_logits, dtype, tmp_path):
+    scaler = fitted_scaler(method, num_logits)
+    module = scaling_module(scaler)
+    rows = draw_tensors(24, num_logits)[0].to(dtype)
+    scalers = copies_of_scaler(scaler, tmp_path / 'scaler.json')
+    modules = [module, *copies_of_module(module, tmp_path / 'module.pth')]
+    inputs = [rows, rows[:1], rows[:0], 100 * rows, rows.round()]
+    inputs.append(rows.view(2, 3, 4, num_logits).movedim(-1, 1))
+    inputs.append(rows[:1].view(1, num_logits, 1, 1))
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-6
+    for logits in inputs:
+        scaled = scaler.transform(logits)
+        assert scaled.shape == logits.shape
+        assert torch.equal(scaler.transform(at_least_single(logits)), scaled)
+        probs = scaler.predict_proba(logits)
+        probs_of_classes = probs if num_logits > 1 else probs[:, 1:]
+        close = dict(rtol=0, atol=tolerance)
+        torch.testing.assert_close(probabilities(scaled), probs_of_classes, **close)
+        for other in scalers:
+            assert torch.equal(other.transform(logits), scaled)
+            assert torch.equal(other.predict_proba(logits), probs)
+        for other in modules:
+            attached = other(logits)
+            assert attached.dtype == scaled.dtype
+            torch.testing.assert_close(probabilities(attached), probs_of_classes, **close)
 
 
 class Network(torch.nn.Module):
