@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import effective_weights, split_rows
 from mmcalib.posthoc.logits import MASKED, gaps_to_top, top_class, without_other_class
 from mmcalib.posthoc.scaler import FitStart, LogitScaler
@@ -17,7 +18,7 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 # A confidence stays so far above the one at which another class would be as likely.
 LEAST_LEAD = 1e-6
 # Higher log-odds are those of predictions whose other classes are all masked.
-MOST_LOG_ODDS = 700.0
+MOST_LOG_ODDS = 1e300
 
 
 class IsotonicScaler(LogitScaler):
@@ -74,6 +75,10 @@ class IsotonicScaler(LogitScaler):
 
         self.num_effective_ = effective_weights(rows, 1 / temperature).sum().item()
         is_open = odds < MOST_LOG_ODDS  # The others are certain, and would stretch the last step.
+        if not is_open.any():
+            raise UserError(
+                'all predictions have one class, and mask the others: there is no curve to fit'
+            )
         positions = odds[is_open].cpu().numpy()
         # Tied confidences, such as those of votes, may differ in their last bits.
         _, tie_index, counts = np.unique(
@@ -156,8 +161,10 @@ class SplitProbabilities(NamedTuple):
 def split_probabilities(logits: Tensor, temperature: Tensor | float) -> SplitProbabilities:
     """Return the probabilities of logits ``(N, K, *)`` at a temperature, two where K = 1."""
     gaps = gaps_to_top(logits)
-    gaps = gaps.masked_fill(gaps < MASKED, -float('inf'))  # The curve's error is of other classes.
-    log_probs = (gaps / temperature).log_softmax(dim=1)
+    scaled = gaps / temperature
+    if logits.shape[1] > 1:  # A masked class has no share of the curve's error.
+        scaled = scaled.masked_fill(scaled < MASKED, -float('inf'))
+    log_probs = scaled.log_softmax(dim=1)
     # A comparison, since ONNX has no scatter of booleans.
     pixel_axes = [1] * (gaps.ndim - 2)
     classes = torch.arange(gaps.shape[1], device=gaps.device).reshape(-1, *pixel_axes)

@@ -10,9 +10,11 @@ from mmcalib.predictions.image_predictions import class_columns
 from mmcalib.texts import named_classes
 
 # A masked class is at least one of these below the highest logit of its prediction, and no class is
-# between a tenth of it and it. The logits of a network have no such void.
+# between a tenth of it and it. The logits of a network have no such void, if many predictions have
+# a second class above it.
 MASK_DEPTHS = (5e3, 5e4, 5e5, 5e6, 5e7)
 VOID = 0.1
+MANY = 0.25
 
 
 def masked_logits(logits: Tensor) -> Tensor | None:
@@ -27,7 +29,9 @@ def masked_logits(logits: Tensor) -> Tensor | None:
     for depth in MASK_DEPTHS:
         is_masked = gaps <= -depth
         lowest_of_others = gaps.masked_fill(is_masked, 0).amin()
-        if is_masked.any() and lowest_of_others > -VOID * depth:
+        has_second_class = (~is_masked).sum(dim=1) > 1
+        is_void = lowest_of_others > -VOID * depth and has_second_class.float().mean() > MANY
+        if is_masked.any() and is_void:
             return is_masked
     is_masked = logits == -float('inf')
     return is_masked if is_masked.any() else None

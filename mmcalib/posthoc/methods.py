@@ -60,7 +60,8 @@ def load_scaler(path: str | Path) -> LogitScaler | ScalerPerLabel:
                 unfitted, parameters, shared_labels=content['shared_labels']
             )
         scaler = scaler_class.from_parameters(parameters, **content['options'])
-        scaler.num_logits_ = content['num_logits']
+        if content['num_logits'] is not None:
+            scaler.num_logits_ = content['num_logits']
         scaler.least_conf = content.get('least_conf')
         return scaler
     except (ValueError, KeyError, TypeError) as error:

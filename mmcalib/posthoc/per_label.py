@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.posthoc.scaler import LogitScaler, write_scaler
+from mmcalib.predictions.arrays import as_tensor
 from mmcalib.tensors import at_least_single, on_float64_device
 
 # A label that a single image has is constant for the fit of the fold that leaves this image out.
@@ -110,16 +111,29 @@ class ScalerPerLabel:
             )
         return errors
 
-    def transform(self, logits: Tensor) -> Tensor:
-        """Return scaled logits, of the same shape."""
-        columns = logits.split(1, dim=-1)
-        scaled = [s.transform(column) for s, column in zip(self.scalers, columns, strict=True)]
-        return torch.cat(scaled, dim=-1)
+    def transform(self, logits: Any) -> Any:
+        """Return scaled logits, of the same shape and kind; lists become arrays.
 
-    def predict_proba(self, logits: Tensor) -> Tensor:
-        """Return calibrated probabilities, of the same shape."""
-        probs = self.transform(on_float64_device(logits).double()).sigmoid()
-        return probs.to(at_least_single(logits).dtype).to(logits.device)
+        Raises:
+            ValueError: If the logits are of another number of labels than the fitted ones.
+        """
+        values = logits if torch.is_tensor(logits) else as_tensor('logits', logits)
+        if values.shape[-1:] != (len(self.scalers),):
+            raise ValueError(
+                f'the scaling is of {len(self.scalers)} labels, got logits of {tuple(values.shape)}'
+            )
+        columns = values.split(1, dim=-1)
+        scaled = [s.transform(column) for s, column in zip(self.scalers, columns, strict=True)]
+        joined = torch.cat(scaled, dim=-1)
+        return joined if torch.is_tensor(logits) else joined.numpy()
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Return calibrated probabilities, of the same shape and kind; lists become arrays."""
+        values = logits if torch.is_tensor(logits) else as_tensor('logits', logits)
+        probs = self.transform(on_float64_device(values).double()).sigmoid()
+        if values.is_floating_point():
+            probs = probs.to(at_least_single(values).dtype).to(values.device)
+        return probs if torch.is_tensor(logits) else probs.numpy()
 
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:

@@ -447,6 +447,8 @@ class LogitScaler(BaseEstimator):
         """
         scaler = cls(**options)
         scaler._set_parameters(parameters)
+        if cls.per_class:
+            scaler.num_logits_ = len(scaler.tensors['shift'])
         return scaler
 
     @classmethod
@@ -475,7 +477,7 @@ class LogitScaler(BaseEstimator):
             'method': self.method,
             'options': self.get_params(),
             'parameters': self.parameters,
-            'num_logits': self.num_logits_,
+            'num_logits': vars(self).get('num_logits_'),
             'least_conf': self.least_conf,
         }
         write_scaler(path, content)

@@ -54,6 +54,24 @@ def test_fit_constant_label_takes_scaling_of_all_labels(method):
         torch.testing.assert_close(actual, expected.transform(logits[:, index, None]))
 
 
+@pytest.mark.parametrize('method', METHODS)
+def test_load_scaler_per_label_takes_arrays_and_lists(method, tmp_path):
+    logits, _, _ = labelled_logits()
+    fit_per_label(method).save(tmp_path / 'scaler.json')
+    scaler = load_scaler(tmp_path / 'scaler.json')
+    for call in (scaler.transform, scaler.predict_proba):
+        expected = call(logits)
+        for values in (logits.numpy(), logits.tolist()):
+            actual = call(values)
+            assert isinstance(actual, np.ndarray)
+            np.testing.assert_array_equal(actual, expected)
+        assert call(logits.half()).dtype == torch.float32
+        with pytest.raises(ValueError, match=r'of 4 labels, got logits of \(400, 3\)'):
+            call(logits[:, :3])
+        with pytest.raises(ValueError, match=r'of 4 labels, got logits of \(\)'):
+            call(3.0)
+
+
 def test_fit_label_that_is_not_valid_is_left_out():
     logits, labels, _ = labelled_logits()
     more_logits = torch.cat([logits, logits[:5] + 40])

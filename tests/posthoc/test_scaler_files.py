@@ -44,6 +44,20 @@ def test_load_scaler_saved_file_transforms_alike(method, tmp_path):
 
 
 @pytest.mark.parametrize('method', METHODS)
+def test_load_scaler_made_from_parameters_transforms_alike(method, tmp_path):
+    fitted = fitted_scaler(method)
+    scaler = type(fitted).from_parameters(fitted.parameters)
+    logits, _ = draw(50, num_classes=most_logits(method), seed=1)
+    scaler.save(tmp_path / 'scaler.json')
+    loaded = load_scaler(tmp_path / 'scaler.json')
+    np.testing.assert_array_equal(loaded.transform(logits), fitted.transform(logits))
+    if method in ('vector', 'matrix'):
+        for other in (scaler, loaded):
+            with pytest.raises(ValueError, match=r'fitted to 4 logits .* got \(20, 3\)'):
+                other.transform(LOGITS)
+
+
+@pytest.mark.parametrize('method', METHODS)
 def test_scaler_before_fit_raises(method, tmp_path):
     scaler = clone(fitted_scaler(method))
     message = f'{type(scaler).__name__} .*not fitted yet'

@@ -390,16 +390,27 @@ class TestTemperature:
             assert bounded_scaler.temperature_ == bound and bounded_scaler.at_bound_
             assert np.isnan(bounded_scaler.standard_error(logits, labels))
 
-    @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4])
+    @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4, 1e8])
     @pytest.mark.parametrize('method', ['temperature', 'isotonic', 'class-temperatures'])
     def test_fit_logits_of_another_scale_scales_temperature(self, method, factor):
         """Cosines have small differences, and sums of a thousand features large ones."""
         logits, labels = draw(400)
         with warnings.catch_warnings():
             warnings.simplefilter('error')
-            actual = torch.as_tensor(fit_scaler(method, factor * logits, labels).temperature_)
-        expected = factor * torch.as_tensor(fit_scaler(method, logits, labels).temperature_)
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=0)
+            scaler = fit_scaler(method, factor * logits, labels)
+        expected = fit_scaler(method, logits, labels)
+        expected_temperature = factor * np.asarray(expected.temperature_)
+        np.testing.assert_allclose(scaler.temperature_, expected_temperature, rtol=1e-4)
+        probs = scaler.predict_proba(factor * logits)
+        np.testing.assert_allclose(probs, expected.predict_proba(logits), atol=1e-3)
+
+    @pytest.mark.parametrize('factor', [1e-3, 1e4, 1e6, 1e8])
+    @pytest.mark.parametrize('method', METHODS_WITHOUT_MASKS)
+    def test_fit_logits_of_another_scale_masks_no_class(self, method, factor):
+        logits, labels = draw(400)
+        probs = fit_scaler(method, factor * logits, labels).predict_proba(factor * logits)
+        expected = fit_scaler(method, logits, labels).predict_proba(logits)
+        np.testing.assert_allclose(probs, expected, atol=0.02)
 
     @pytest.mark.parametrize('factor', [1e-5, 1e-3, 1e4])
     def test_fit_two_groups_of_another_scale_scales_temperature(self, factor):
