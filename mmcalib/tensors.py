@@ -102,8 +102,8 @@ def check_softmax_logits(
     if is_label_masked.any():
         raise UserError(
             f'{name} is -inf for {int(is_label_masked.sum())} of {int(valid.sum())} labels: mask '
-            'no class that is a label, and give a probability of 0 a value, such as 0.01, before '
-            'its logarithm'
+            'no class that is a label. If they are the logarithm of probabilities p, give zeros '
+            'half of the smallest positive one, as p.clamp(min=p[p > 0].min() / 2).log()'
         )
 
 

@@ -139,6 +139,98 @@ def test_keys_that_no_input_is_missing_for_are_left_out():
     assert mmcalib.evaluate(model, [batch]) == mmcalib.evaluate(model, [(LOGITS, LABELS)])
 
 
+class Held:
+    """An object that holds a model, as a result of calibrate and a net of skorch do."""
+
+    def __init__(self, name):
+        setattr(self, name, Named())
+
+
+class DataFrame(list):
+    columns = ('x', 'y')
+
+
+@pytest.mark.parametrize('function', FUNCTIONS)
+@pytest.mark.parametrize('name', ['model', 'module_'])
+def test_objects_that_hold_a_model_are_asked_for_it(function, name):
+    with pytest.raises(TypeError, match=rf'give the model in it, its \.{name}'):
+        function(Held(name), [(LOGITS, LABELS)])
+
+
+@pytest.mark.parametrize('function', FUNCTIONS)
+def test_loader_before_model_is_named(function):
+    with pytest.raises(TypeError, match=r'model comes first, as \w+\(model, loader\)'):
+        function([(LOGITS, LABELS)], Named())
+
+
+@pytest.mark.parametrize('function', FUNCTIONS)
+@pytest.mark.parametrize('loader', ['images/', {'val': [(LOGITS, LABELS)]}, DataFrame('xy')])
+def test_objects_that_give_names_are_no_loaders(function, loader):
+    message = rf'must give batches \(inputs, labels\).*got {type(loader).__name__}'
+    with pytest.raises(TypeError, match=message):
+        function(Named(), loader)
+
+
+def test_labels_that_are_texts_are_named():
+    with pytest.raises(TypeError, match="'cat': number the classes as the model does"):
+        mmcalib.evaluate(Named(), [(LOGITS, ['cat'] * 12)])
+
+
+def test_list_of_samples_is_asked_to_be_collated():
+    samples = [{'pixels': LOGITS[0], 'label': 1}] * 3
+    assert 'collate them' in error_message(mmcalib.evaluate, Named(), [samples])
+
+
+class Scores(nn.Module):
+    """A model that returns integers, or a tensor in parts."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, logits):
+        return self.change(logits)
+
+
+class Distributed:
+    def __init__(self, values):
+        self.values = values
+
+    def full_tensor(self):
+        return self.values
+
+
+def quantize(logits):
+    return torch.quantize_per_tensor(logits, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize(
+    ('change', 'remedy'),
+    [
+        (lambda logits: (10 * logits).to(torch.int8), 'scale * (output.float() - zero_point)'),
+        (lambda logits: logits.argmax(dim=1), 'take out argmax'),
+        (quantize, 'logits=torch.dequantize'),
+    ],
+)
+def test_outputs_of_integers_get_a_remedy(change, remedy):
+    assert remedy in error_message(mmcalib.evaluate, Scores(change), [(LOGITS, LABELS)])
+
+
+def test_outputs_in_parts_are_read_whole():
+    model = Scores(Distributed)
+    assert mmcalib.evaluate(model, [(LOGITS, LABELS)]) == mmcalib.evaluate(
+        nn.Identity(), [(LOGITS, LABELS)]
+    )
+
+
+def test_features_as_logits_are_asked_for():
+    torch.manual_seed(0)
+    features = torch.randn(40, 64).relu()
+    message = error_message(mmcalib.calibrate, nn.Identity(), [(features, torch.arange(40) % 5)])
+    assert 'return features, since 5 of its 64 outputs have a label' in message
+
+
 def test_functions_may_take_what_they_like():
     weights = torch.randn(3, 3).numpy()
 

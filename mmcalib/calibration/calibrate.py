@@ -33,6 +33,7 @@ from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import check_order, group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import gather_one_process
 
@@ -92,6 +93,8 @@ def calibrate(
             only or out of range, probabilities or NaN in place of logits; for a method that is
             unknown or not for such a head.
     """
+    if isinstance(loader, nn.Module):
+        raise TypeError('the model comes first, as calibrate(model, loader)')
     model = unwrap_uncalibrated(model)
     if isinstance(method, type) and issubclass(method, LogitScaler):
         raise TypeError(
@@ -280,7 +283,8 @@ def unwrap_uncalibrated(model: nn.Module) -> nn.Module:
         ValueError: If it is calibrated already.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f'model must be a torch.nn.Module, got {type(model).__name__}')
+        name = type(model).__name__
+        raise TypeError(f'model must be a torch.nn.Module, got {name}{model_remedy(model)}')
     earlier = getattr(model, 'calibrated_by', None)
     if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
         by = f' (by {earlier})' if earlier else ''

@@ -56,9 +56,17 @@ def check_determined(draw: Draw, information: float | None, *, pixels: bool) -> 
         return
     if information <= 0:
         accuracy = 100 * (1 - wrong.double().mean().item())
+        num_logits = draw.logits.shape[1]
+        num_labelled = num_logits - len(draw.unlabelled or [])
+        question = SAME_ORDER
+        if 2 * num_labelled < num_logits:
+            question = (
+                f'does it return features, since {num_labelled} of its {num_logits} outputs have a '
+                f'label, or {SAME_ORDER}'
+            )
         raise UserError(
             f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
-            f'{SAME_ORDER}'
+            f'{question}'
         )
     exchanged = exchanged_classes(predicted, labels)
     if exchanged:

@@ -14,6 +14,7 @@ from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import read_loader
+from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import gather_one_process
 
@@ -85,9 +86,15 @@ def evaluate(
             raise TypeError(
                 'unpack, logits, device and protocol go with a model, not with probabilities'
             )
+        name = type(model_or_probs).__name__
+        if callable(loader_or_labels):
+            raise TypeError(f'the model comes first, as evaluate(model, loader), got {name}')
+        remedy = model_remedy(model_or_probs)
+        if remedy:
+            raise TypeError(f'a model must be a module or a function, got {name}{remedy}')
         if isinstance(model_or_probs, (str, Mapping)):
             raise TypeError(
-                f'a model must be a module or a function, got {type(model_or_probs).__name__}: '
+                f'a model must be a module or a function, got {name}: '
                 'build the model, and load its state dict into it'
             )
         return measure(

@@ -110,7 +110,11 @@ def as_tensor(name: str, values: Array) -> Tensor:
     except ValueError as error:
         raise ValueError(f'{name} must be rows of one length: {error}') from error
     if array.dtype.kind not in 'fiub':
-        remedy = ': a model goes to evaluate(model, loader)' if callable(values) else ''
+        remedy = ''
+        if callable(values):
+            remedy = ': a model goes to evaluate(model, loader)'
+        elif array.size and isinstance(array.flat[0], str):
+            remedy = f' such as {str(array.flat[0])!r}: number the classes as the model does'
         raise TypeError(
             f'{name} must be an array, a tensor or a list of numbers, got '
             f'{type(values).__name__} of {array.dtype}{remedy}'

@@ -29,11 +29,14 @@ def check_is_loader(loader: Iterable) -> None:
     """Raise an error for inputs and labels in place of batches of them, and what gives no batches.
 
     Raises:
-        TypeError: For an object that cannot be iterated over, and a data set of single images,
-            whose first axis a model would take for the axis of images: a wrong number.
+        TypeError: For an object that cannot be iterated over, or gives names in place of batches,
+            and for a data set of single images, whose first axis a model would take for the axis of
+            images: a wrong number.
         ValueError: For a pair of inputs and labels, which is one batch.
     """
-    if not hasattr(loader, '__iter__') and not hasattr(loader, '__getitem__'):
+    has_items = hasattr(loader, '__iter__') or hasattr(loader, '__getitem__')
+    is_data_frame = hasattr(loader, 'columns')
+    if not has_items or is_data_frame or isinstance(loader, (str, Mapping)):
         raise TypeError(
             f'a loader must give batches (inputs, labels), as a DataLoader or a list of them does; '
             f'got {type(loader).__name__}'
@@ -170,6 +173,8 @@ def _description(batch: Any) -> str:
 def _batch_remedy(batch: Any) -> str:
     """Return what to do about a batch that is neither a pair nor a dict."""
     if isinstance(batch, (tuple, list)) and len(batch) > 2:
+        if all(isinstance(item, (Mapping, tuple, list)) for item in batch):
+            return 'if these are samples, collate them, as a DataLoader does by default'
         before_last = ', '.join(f'b[{index}]' for index in range(len(batch) - 1))
         return (
             f'say which is the labels, unpack=lambda b: (({before_last}), b[{len(batch) - 1}]) if '

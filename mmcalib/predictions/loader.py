@@ -63,7 +63,8 @@ def read_loader(
     Raises:
         ValueError: See :func:`reader`; for a loader that gives each process a part of the images,
             or no batches, as a spent generator; and at its end for labels that are all one-hot,
-            which are of one class rather than several, and for outputs of sigmoids.
+            which are of one class rather than several, for probabilities and for outputs of
+            sigmoids.
     """
     check_is_loader(loader)
     check_reads_all(loader)
@@ -119,8 +120,8 @@ def reader(
 
     Raises:
         ValueError: While reading, for batches whose inputs or labels are not known, labels that are
-            no classes of the logits, and logits that are NaN, infinite or probabilities; for inputs
-            that are texts or arrays and that the model fails for.
+            no classes of the logits, and logits that are NaN or infinite; for inputs that are texts
+            or arrays and that the model fails for.
     """
     if logits is not None and not callable(logits):
         raise TypeError(f'logits must be a function of the output, got {logits!r}')

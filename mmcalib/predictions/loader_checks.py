@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError, warn
 from mmcalib.predictions.labels import ONE_HOT, is_one_hot
-from mmcalib.predictions.model_logits import FEW_OUTPUTS
+
+# Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
+FEW_OUTPUTS = 10
+# Rounded probabilities have sums with such errors; few outputs must be more exact.
+ROUNDED_ERROR = 2e-2
+EXACT_ERROR = 1e-3
 
 
 class LoaderChecks:
@@ -65,9 +72,10 @@ class LoaderChecks:
 
 
 class OutputCheck:
-    """A check that what is given as logits are not the probabilities of sigmoids.
+    """A check that what is given as logits are neither probabilities nor outputs of sigmoids.
 
-    It prevents a wrong number: a sigmoid of a probability lies between 0.5 and 0.73.
+    It prevents a wrong number: a softmax over probabilities is nearly uniform, and a sigmoid of one
+    lies between 0.5 and 0.73. Few outputs may look so by chance, so all batches are looked at.
     """
 
     def __init__(self) -> None:
@@ -75,14 +83,49 @@ class OutputCheck:
         self._num_outputs = 0
         self._are_from_zero_to_one = True
         self._are_of_sigmoid = False
+        self._num_sums = 0
+        # The largest relative error of a sum over classes, if it should be 1, or 100.
+        self._sum_errors = {1: 0.0, 100: 0.0}
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        """Take in logits ``(N, K, *)``, and labels ``(N, *)`` or those of several labels."""
+        """Take in logits ``(N, K, *)``, and labels ``(N, *)`` or those of several labels.
+
+        Raises:
+            UserError: If enough outputs are probabilities, or percentages.
+        """
         self._num_images += len(logits)
         self._num_outputs += logits.numel()
         self._are_of_sigmoid = labels.shape == logits.shape or logits.shape[1] == 1
         if self._are_from_zero_to_one and logits.numel():
             self._are_from_zero_to_one = bool(logits.min() >= 0 and logits.max() <= 1)
+        may_be_probabilities = min(self._sum_errors.values()) < ROUNDED_ERROR
+        if may_be_probabilities and logits.numel() and not self._are_of_sigmoid:
+            self._add_sums(logits)
+
+    def _add_sums(self, logits: Tensor) -> None:
+        """Take in the sums over classes."""
+        sums = logits.sum(dim=1)
+        self._num_sums += sums.numel()
+        for total, error in self._sum_errors.items():
+            new_error = math.inf
+            if logits.amin() >= 0:
+                new_error = (sums / total - 1).abs().amax().item()
+            self._sum_errors[total] = max(error, new_error)
+        if self._num_sums >= FEW_OUTPUTS:
+            self._check_sums(ROUNDED_ERROR)
+
+    def _check_sums(self, tolerance: float) -> None:
+        """Raise a UserError if all sums so far are those of probabilities, or percentages."""
+        for total, error in self._sum_errors.items():
+            if self._num_sums and error < tolerance:
+                probs = 'p' if total == 1 else '(p / 100)'
+                raise UserError(
+                    f'the model returns probabilities, which sum to {total}, where logits are '
+                    'wanted: leave its softmax out, or give their logarithm, as '
+                    f'logits=lambda p: {probs}.log(). Where some are 0, it is '
+                    f'{probs}.clamp(min=floor).log() with half of the smallest positive one of '
+                    'all data as floor'
+                )
 
     def merge(self, other: OutputCheck) -> None:
         """Take in what another check has taken in, such as that of another process."""
@@ -90,13 +133,17 @@ class OutputCheck:
         self._num_outputs += other._num_outputs
         self._are_from_zero_to_one &= other._are_from_zero_to_one
         self._are_of_sigmoid |= other._are_of_sigmoid
+        self._num_sums += other._num_sums
+        for total, error in other._sum_errors.items():
+            self._sum_errors[total] = max(self._sum_errors[total], error)
 
     def finish(self, *, refuse: bool = True) -> None:
-        """Raise a UserError for outputs of a sigmoid, and warn of those that may be of several.
+        """Raise a UserError for probabilities and outputs of a sigmoid; warn of several sigmoids.
 
         Args:
             refuse: Whether to raise. False warns, for a training whose first outputs may be small.
         """
+        self._check_sums(ROUNDED_ERROR if self._num_sums >= FEW_OUTPUTS else EXACT_ERROR)
         # The pixels of an image are alike, so a few images of several classes tell nothing.
         count = self._num_outputs if self._are_of_sigmoid else self._num_images
         if not self._are_from_zero_to_one or count < FEW_OUTPUTS:

@@ -62,6 +62,14 @@ class Arrangement(NamedTuple):
     left_out: list[Hashable]
 
 
+def model_remedy(value: object) -> str:
+    """Return the end of an error for what is no model, '' if nobody knows what it is."""
+    for name in ('model', 'module_'):  # The results of mmcalib.calibrate, and skorch's nets.
+        if isinstance(getattr(value, name, None), nn.Module):
+            return f': give the model in it, its .{name}'
+    return ''
+
+
 def forward_signature(model: Callable) -> Signature:
     """Return the signature by which a model takes inputs; of a wrapper, that of what it wraps.
 
@@ -310,6 +318,8 @@ def _inputs_remedy(inputs: Inputs) -> str | None:
         return 'its inputs are texts: give the tensors of a tokenizer'
     if any(isinstance(part, np.ndarray) for part in parts):
         return 'its inputs are numpy arrays: give tensors, as torch.from_numpy(x).float()'
+    if any(hasattr(part, 'to_numpy') for part in parts):
+        return 'its inputs are data frames: give tensors, as torch.from_numpy(x.to_numpy()).float()'
     if any(isinstance(value, list) and _is_number(value) for value in values):
         return 'its inputs are lists of numbers: give tensors, as torch.tensor(x)'
     return inputs.hint

@@ -25,8 +25,6 @@ from mmcalib.tensors import (
 )
 
 LOGIT_KEYS = ('logits', 'out')
-# Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
-FEW_OUTPUTS = 10
 # Takes the logits out of a model's output.
 Logits = Callable[[Any], Tensor]
 
@@ -55,6 +53,8 @@ def find_logits(output: Any, logits: Logits | None) -> Tensor:
     else:
         key = logits_key(output)
         values = getattr(output, 'logits', output) if key is None else output[key]
+    if hasattr(values, 'full_tensor'):  # A DTensor holds a part on each process.
+        values = values.full_tensor()
     if isinstance(values, np.ndarray):  # as of an ONNX session
         values = torch.from_numpy(values)
     if not torch.is_tensor(values) or not values.is_floating_point() or not values.ndim:
@@ -66,15 +66,20 @@ def find_logits(output: Any, logits: Logits | None) -> Tensor:
 def _raise_no_logits(values: Any) -> None:
     """Raise the error for an output that is no tensor of floats."""
     kind = type(values).__name__
-    part = 'output[0]'
+    remedy = 'name the part that is, as in logits=lambda output: output[0]'
     if torch.is_tensor(values):
         kind = f'{values.dtype} of shape {tuple(values.shape)}'
+        remedy = (
+            'take out argmax, if they are classes; of a quantized model, give logits=lambda '
+            'output: scale * (output.float() - zero_point)'
+        )
+        if values.is_quantized:
+            remedy = 'give logits=torch.dequantize'
     elif isinstance(values, Mapping):
         kind += f' of {", ".join(map(str, values))}'
-        part = 'output[KEY]'
+        remedy = 'name the part that is, as in logits=lambda output: output[KEY]'
     raise UserError(
-        f'logits must be one tensor of floats, (N, K, …), but the model returns {kind}: name '
-        f'the part that is, as in logits=lambda output: {part}'
+        f'logits must be one tensor of floats, (N, K, …), but the model returns {kind}: {remedy}'
     )
 
 
@@ -87,8 +92,8 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
         ignore_index: The label of predictions that are not valid.
 
     Raises:
-        UserError: If shapes do not fit, labels are no classes of the logits, or logits are NaN,
-            infinite or probabilities.
+        UserError: If shapes do not fit, labels are no classes of the logits, or logits are NaN or
+            infinite.
     """
     logits = on_float64_device(logits)
     labels = without_class_axis(logits, labels.as_subclass(Tensor).to(logits.device))
@@ -107,8 +112,6 @@ def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tu
         check_finite(logits, name)
         return logits, labels
     check_softmax_logits(logits, name, class_axis=1, labels=labels, ignore_index=ignore_index)
-    if logits.shape[1] > 1:
-        _check_no_probabilities(logits)
     return logits, labels
 
 
@@ -124,28 +127,6 @@ def _whole_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
         if len(fractions):
             raise UserError(f'labels must be whole numbers, got {fractions[:5].tolist()}')
     return labels.long()
-
-
-def _check_no_probabilities(logits: Tensor) -> None:
-    """Raise a UserError for scores ``(N, K, *)`` that are probabilities, or percentages.
-
-    It prevents a wrong number: a softmax over them is nearly uniform. Rounded ones are recognised
-    if there are many.
-    """
-    if not logits.numel() or logits.amin() < 0:
-        return
-    sums = logits.sum(dim=1)
-    tolerance = 2e-2 if sums.numel() >= FEW_OUTPUTS else 1e-3
-    for total, logarithm in (
-        (1, 'p.clamp(min=1e-38).log()'),
-        (100, '(p / 100).clamp(min=1e-38).log()'),
-    ):
-        if ((sums / total - 1).abs() < tolerance).all():
-            raise UserError(
-                f'the model returns probabilities, which sum to {total}, where logits are wanted: '
-                f'leave its softmax out, or give their logarithm, {logarithm}, which for a loader '
-                f'is logits=lambda p: {logarithm}'
-            )
 
 
 def _shape_remedy(logits: Tensor, labels: Tensor) -> str:

@@ -244,6 +244,23 @@ class TestMaskedClasses:
         with pytest.raises(UserError, match=f'-inf for {num_wrong} of 400 labels: mask no class'):
             fit_scaler('temperature', logits, labels)
 
+    def test_fit_votes_with_zeros_remedy_is_better_than_other_floors(self):
+        generator = np.random.default_rng(0)
+        probs = softmax(draw(2000)[0] / 3, axis=1)
+        votes = generator.multinomial(5, probs) / 5
+        labels = (probs.cumsum(axis=1) > generator.random((2000, 1))).argmax(axis=1)
+        p = torch.from_numpy(votes)
+        with pytest.raises(UserError, match='mask no class that is a label') as raised:
+            fit_scaler('temperature', p.log(), labels)
+        logarithms = {'remedy': eval(str(raised.value).rpartition(', as ')[2])}
+        for floor in (1e-38, 1e-7, 1e-3):
+            logarithms[floor] = p.clamp(min=floor).log()
+        losses = {}
+        for name, logits in logarithms.items():
+            scaler = fit_scaler('temperature', logits[::2], labels[::2])
+            losses[name] = nll(scaler.transform(logits[1::2]).numpy(), labels[1::2])
+        assert losses['remedy'] < losses[1e-3] < losses[1e-7] < losses[1e-38]
+
     @pytest.mark.parametrize('mask', MASKS)
     @pytest.mark.parametrize('method', METHODS_WITH_MASKS)
     def test_predict_proba_masked_class_equals_without_it(self, method, mask):

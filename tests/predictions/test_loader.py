@@ -191,7 +191,6 @@ MASKED_LABELS = LOGITS.where(torch.arange(3) != LABELS[:, None], -torch.inf)
         ((LOGITS, LABELS), dict(logits=lambda x: {'cls': x}), r'dict of cls: .* output\[KEY\]'),
         ((LOGITS, LABELS + 2), {}, 'ignore_index'),
         ((LOGITS, LABELS / 3), {}, 'whole numbers'),
-        ((LOGITS.softmax(1), LABELS), {}, r'log\(\)'),
         ((LOGITS / 0, LABELS), {}, 'NaN or infinite'),
         ((MASKED_LABELS, LABELS), {}, '-inf for 4 of 4 labels: mask no class'),
         ((LOGITS - torch.inf, LABELS), {}, '12 values of -inf .*masked'),
@@ -230,6 +229,37 @@ def test_read_loader_outputs_of_sigmoid_raises(num_labels):
     with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
         read_identity(batches)
     assert read_identity(batches, logits=torch.logit)
+
+
+@pytest.mark.parametrize(('total', 'probs'), [(1, 'p'), (100, r'\(p / 100\)')])
+def test_read_loader_probabilities_raise_at_ten_images_or_at_the_end(total, probs):
+    outputs = total * LOGITS.softmax(dim=1)
+    with pytest.raises(ValueError, match=rf'sum to {total}, .*logits=lambda p: {probs}\.log'):
+        read_identity([(outputs, LABELS)])
+
+    def batches():
+        yield from [(outputs[:1], LABELS[:1])] * 10
+        pytest.fail('it goes on')
+
+    with pytest.raises(ValueError, match=f'sum to {total}'):
+        read_identity(batches())
+
+
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_doors_evidence_of_single_images_is_read(function):
+    """Logits that are never negative may sum to 1, or 100, for some of the images."""
+    torch.manual_seed(0)
+    logits = 40 * torch.rand(60, 3)
+    logits[5] = torch.tensor([60.0, 30.0, 10.0])
+    logits[9] = torch.tensor([0.5, 0.4, 0.1])
+    labels = (logits + 20 * torch.randn(60, 3)).argmax(dim=1)
+    whole = function(nn.Identity(), [(logits, labels)])
+    singles = list(zip(logits.split(1), labels.split(1), strict=True))
+    actual = function(nn.Identity(), singles)
+    if function is mmcalib.evaluate:
+        assert actual == pytest.approx(whole)
+    else:
+        assert actual.after == pytest.approx(whole.after)
 
 
 def test_read_loader_softmax_logits_from_0_to_1_warns():
