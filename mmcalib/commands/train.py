@@ -24,7 +24,12 @@ from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test
 from mmcalib.runs.model import Network, TestedModel, describe_model
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.resume import continues_in_work_dir, newest_checkpoint, resume_from
+from mmcalib.runs.resume import (
+    check_resumed,
+    continues_in_work_dir,
+    newest_checkpoint,
+    resume_from,
+)
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import SavedConfig, locked, locked_checkpoint_folder, set_aside
@@ -91,6 +96,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
             runner = build_runner(cfg)
             build_data(runner, splits)
             check_run(runner, splits)
+            check_resumed(runner)
         except BaseException:
             if is_first:
                 earlier_config.restore()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import json
 import logging
 import os
+import re
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from hashlib import blake2b
@@ -15,6 +18,10 @@ import numpy as np
 import torch
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
+
+# A digest of data looks into so many of their samples, and reads so many bytes of each file.
+MOST_OPENED = 256
+FILE_START = 65_536
 
 
 def same_data(one: Mapping | None, other: Mapping | None) -> bool:
@@ -59,39 +66,71 @@ def sample_ids(dataset: object) -> list[SampleId]:
     A sample without a file and without content, such as one that a dataset makes, is known by its
     index in the dataset object that makes it.
     """
+    return _through_wrappers(dataset, _unwrapped_sample_ids, _unknown_sample_ids)
+
+
+def data_content(dataset: object) -> str | None:
+    """Return the number of a dataset's samples and a digest of them, None if they are not known.
+
+    The digest is of the names of their files below the folder that all share, of their labels and
+    arrays, and of the beginnings of some files. So it does not depend on where the files lie, nor
+    on the order of the samples.
+    """
+    digests = _through_wrappers(dataset, _unwrapped_digests, _unknown_digests)
+    if not digests or None in digests:
+        return None
+    total = sum(digests) % 2**32
+    return f'{len(digests):,} samples, {total:08x}'
+
+
+def _through_wrappers(dataset: object, leaf: Callable, unknown: Callable) -> list:
+    """Return a value for each sample of a dataset, in its order, through all wrappers.
+
+    Args:
+        dataset: The dataset, or a wrapper.
+        leaf: Function that returns the values of a dataset that wraps no other.
+        unknown: Function that returns those of a wrapper whose order is not known.
+    """
     size = len(dataset)
-    attributes = vars(dataset)  # Some wrappers have the attributes of what they wrap.
+    attributes = getattr(
+        dataset, '__dict__', {}
+    )  # Some wrappers have the attributes of what they wrap.
     parts = attributes.get('datasets')
     inner = attributes.get('dataset')
     if isinstance(parts, (list, tuple)):
-        samples = []
+        values = []
         for part in parts:
-            samples += sample_ids(part)
+            values += _through_wrappers(part, leaf, unknown)
     elif inner is None:
-        samples = _unwrapped_sample_ids(dataset)
+        values = leaf(dataset)
     elif 'indices' in attributes:
-        inner_samples = sample_ids(inner)
-        samples = [inner_samples[index] for index in attributes['indices']]
+        inner_values = _through_wrappers(inner, leaf, unknown)
+        values = [inner_values[index] for index in attributes['indices']]
     elif '_ori_indices' in attributes:  # A KFoldDataset holds its part alone.
-        samples = sample_ids(inner)
+        values = _through_wrappers(inner, leaf, unknown)
     elif hasattr(dataset, '_get_ori_dataset_idx'):  # mmengine's wrappers have it.
-        inner_samples = sample_ids(inner)
+        inner_values = _through_wrappers(inner, leaf, unknown)
         indices = [dataset._get_ori_dataset_idx(index) for index in range(size)]
-        samples = [inner_samples[index] for index in indices]
+        values = [inner_values[index] for index in indices]
     elif len(inner) == size:
-        samples = sample_ids(inner)
+        values = _through_wrappers(inner, leaf, unknown)
     else:
-        samples = _unwrapped_sample_ids(dataset)
-    if len(samples) != size:  # The wrapper is not known.
-        return [SampleId((id(dataset), index), None, None) for index in range(size)]
-    return samples
+        values = leaf(dataset)
+    return values if len(values) == size else unknown(dataset)
+
+
+def _unknown_sample_ids(dataset: object) -> list[SampleId]:
+    return [SampleId((id(dataset), index), None, None) for index in range(len(dataset))]
+
+
+def _unknown_digests(dataset: object) -> list[None]:
+    return [None] * len(dataset)
 
 
 def _unwrapped_sample_ids(dataset: object) -> list[SampleId]:
     """Return the identities of the samples of a dataset that wraps no other."""
     samples = []
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
+    for index, info in enumerate(_infos(dataset)):
         path = info.get('img_path')
         key = _real_path(path) if path else _content_digest(info)
         if key is None:
@@ -102,6 +141,74 @@ def _unwrapped_sample_ids(dataset: object) -> list[SampleId]:
         if count_by_key[sample.key] > 1:  # A file may hold several, such as the pages of a scan.
             samples[index] = sample._replace(key=(sample.key, index))
     return samples
+
+
+def _infos(dataset: object) -> Iterator[Mapping]:
+    """Yield what a dataset knows of each sample before it loads it."""
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else None
+        yield info if isinstance(info, Mapping) else {}
+
+
+def _unwrapped_digests(dataset: object) -> list[int | None]:
+    """Return a digest of each sample of a dataset that wraps no other, None if it is not known."""
+    folders = _common_folders(dataset)
+    encoder = json.JSONEncoder(default=_json_value, skipkeys=True)
+    digests = []
+    for info in _infos(dataset):
+        digest = _content_digest(info)
+        if digest is None and not any(key in folders for key in info):
+            return _unknown_digests(dataset)
+        parts = [] if digest is None else [digest.hex()]
+        for key in sorted(info.keys() - {'sample_idx'}, key=str):
+            value = info[key]
+            is_path = key in folders and isinstance(value, str)
+            parts += [key, value[len(folders[key]) :] if is_path else value]
+        digests.append(_digest(encoder.encode(parts).encode()))
+    # Files of one name may be others: another version of the images, or of the masks.
+    looked_into = set(heapq.nsmallest(MOST_OPENED, set(digests)))
+    for index, digest in enumerate(digests):
+        if digest in looked_into:
+            info = dataset.get_data_info(index)
+            paths = [info.get(key) for key in sorted(folders)]
+            starts = [_file_start(path) for path in paths if isinstance(path, str)]
+            digests[index] += _digest(b''.join(starts))
+    return digests
+
+
+def _common_folders(dataset: object) -> dict[str, str]:
+    """Return the folder that all files of a kind share, by the key of their paths."""
+    first = {}
+    last = {}
+    for info in _infos(dataset):
+        for key, value in info.items():
+            if isinstance(value, str) and re.search('(^|_)path$', str(key)):
+                first[key] = min(first.get(key, value), value)
+                last[key] = max(last.get(key, value), value)
+    folders = {}
+    for key in first:  # What the first and the last in the alphabet share, all between them do.
+        shared = os.path.commonprefix([first[key], last[key]])  # noqa: RUF071 (characters, to the last /)
+        folders[key] = shared.rpartition('/')[0]
+    return folders
+
+
+def _file_start(path: str) -> bytes:
+    """Return size and beginning of a file, nothing if it cannot be read here."""
+    try:
+        with open(path, 'rb') as file:
+            return os.fstat(file.fileno()).st_size.to_bytes(8, 'big') + file.read(FILE_START)
+    except OSError:
+        return b''
+
+
+def _json_value(value: object) -> object:
+    """Return a value that JSON does not have as a number, or by the name of its type."""
+    return value.item() if isinstance(value, np.generic) else type(value).__name__
+
+
+def _digest(content: bytes) -> int:
+    """Return a number that is equal for equal content."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), 'big')
 
 
 def _real_path(path: str) -> str:

@@ -16,9 +16,10 @@ from mmcalib.metrics.paired_intervals import Mean
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.unit_tables import UnitTables
+from mmcalib.reports.contents import unify_data
 from mmcalib.reports.row_labels import differing_settings
 from mmcalib.runs.labels import record_label
-from mmcalib.runs.record import Record
+from mmcalib.runs.record import CONTENT, Record
 from mmcalib.texts import printable
 
 # These are compared whatever the tests have printed, since bins and sums of images have them.
@@ -27,7 +28,7 @@ NEED_SUMS = ('NLL', 'Brier')
 TEST_AGAIN = 'test again with tools/test.py CONFIG CHECKPOINT --calibration'
 # Parts of an evaluation in which two tests must agree, by what they are otherwise.
 MUST_AGREE = {
-    'of other images': ('dataset', 'data_options', 'limit', 'shift'),
+    'of other images': ('dataset', 'data_options', CONTENT, 'limit', 'shift'),
     'by other protocols': ('protocol', 'num_bins', 'boundary_width'),
     'with other ignored labels': ('ignore_index',),
 }
@@ -119,6 +120,7 @@ def check_comparable(test_a: StoredTest, test_b: StoredTest) -> None:
 
     This prevents a wrong number.
     """
+    unify_data([test_a.record.evaluation, test_b.record.evaluation])
     for disagreement, keys in MUST_AGREE.items():
         parts = []
         for test in (test_a, test_b):

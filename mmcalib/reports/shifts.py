@@ -16,12 +16,12 @@ from mmcalib.files import RESULTS
 from mmcalib.metrics.names import AECE, AUGRC, ECE, NLL, QUALITIES, worst_value
 from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS
 from mmcalib.reports.metric_columns import CLEAN, MEAN, WORST
-from mmcalib.runs.record import Record
+from mmcalib.runs.record import CONTENT, Record
 
 COMPARED_METRICS = (*QUALITIES, ECE, AECE, NLL, AUGRC)
 SHIFT_KINDS = ('clean', 'corruption', 'data')
 # Parts of an evaluation in which tests of one model under shift may differ.
-SHIFTED_PARTS = ('dataset', 'data_options', 'pipeline', 'shift')
+SHIFTED_PARTS = (CONTENT, 'dataset', 'data_options', 'pipeline', 'shift')
 
 
 def tests_in(folder: Path) -> list[dict]:

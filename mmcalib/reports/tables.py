@@ -13,7 +13,7 @@ from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.reports.row_labels import differing_settings, distinct_names, flatten, key_and_value
 from mmcalib.reports.tested_runs import TestedRun
-from mmcalib.runs.record import checkpoint_paths, digest
+from mmcalib.runs.record import CONTENT, checkpoint_paths, digest
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
@@ -84,6 +84,7 @@ def _table_key(run: TestedRun) -> dict:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
+    data[CONTENT] = run.evaluation.get(CONTENT)
     return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.details}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from mmcalib.files import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.names import OOD
 from mmcalib.names import OOD_GROUPS
+from mmcalib.reports.contents import unify_data, unify_trainings
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
 from mmcalib.runs.labels import record_label
@@ -110,6 +111,8 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]
             elif not (folder.parent / CLEAN / RESULTS).is_file():
                 reason = 'under shift, but without its test of clean data'
                 excluded[reason].append(str(folder.parent))
+    unify_trainings([run.record for run in runs])
+    unify_data([run.evaluation for run in runs])
     lines = []
     for reason, paths in excluded.items():
         lines.append(f'In no table, {reason}: {", ".join(dict.fromkeys(paths))}.')

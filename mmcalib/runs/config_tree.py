@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mmengine.registry import MODELS, Registry
 
-from mmcalib.openmmlab.datasets.download_sources import SOURCES
-
 # Options anywhere in a config that change no figure, or that a registry takes.
 WITHOUT_EFFECT = frozenset((
     '_scope_', '_delete_', 'num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor',
     'collate_fn', 'backend_args', 'file_client_args', 'lazy_init', 'serialize_data', 'max_refetch',
     'test_mode', 'download', 'compile', 'loss_name',
 ))  # fmt: skip
+# Data sets that are the same ones in any folder.
+NAMED_DATASETS = ('CIFAR10', 'CUB', 'Newsgroups20', 'PascalVOCDataset', 'TinyImageNet')
 # Folders whose name says nothing without that of the folder above.
 SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
 # Options that say which dataset it is; its others say how it is read.
@@ -71,11 +71,11 @@ def plain(node: object, ignored_keys: frozenset[str] = WITHOUT_EFFECT) -> object
 
 def _plain_dict(node: Mapping, ignored_keys: frozenset[str]) -> dict:
     """Return :func:`plain` of a dict."""
-    is_known_dataset = type_name(node.get('type')) in SOURCES
+    is_named_dataset = type_name(node.get('type')) in NAMED_DATASETS
     result = {}
     for key, item in node.items():
         name = str(key)
-        if name in ignored_keys or (name == 'data_root' and is_known_dataset):
+        if name in ignored_keys or (name == 'data_root' and is_named_dataset):
             continue
         if name == 'type':
             result[name] = type_name(item)

@@ -21,7 +21,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
-from mmcalib.openmmlab.same_data import build_if_there, same_data, sample_ids
+from mmcalib.openmmlab.same_data import build_if_there, data_content, same_data, sample_ids
 from mmcalib.openmmlab.samples import read_field
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
@@ -34,7 +34,7 @@ from mmcalib.runs.config_tree import (
     type_name,
 )
 from mmcalib.runs.model import TestedModel
-from mmcalib.runs.record import Record, checkpoint_paths, fitted_splits
+from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits
 from mmcalib.runs.test_summary import measuring_command, test_summary, unlabelled_classes
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
@@ -253,9 +253,10 @@ def describe_evaluation(runner: Runner) -> dict:
         ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
         as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
         out where the whole image is predicted at once), ``tta``, whether the config's own model
-        averages views, ``limit`` of a smoke run, and the options of the metric; ``other_metrics``
-        has those of metrics with other options than the first, ``ood`` the ``prefix``,
-        ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
+        averages views, ``limit`` of a smoke run, ``content_digest`` of the samples if it is known,
+        and the options of the metric; ``other_metrics`` has those of metrics with other options
+        than the first, ``ood`` the ``prefix``, ``scores``, ``ood_index`` and ``counts`` of each
+        ``OODMetric``.
     """
     cfg = runner.cfg
     data = describe_dataset(cfg.test_dataloader.dataset)
@@ -270,6 +271,9 @@ def describe_evaluation(runner: Runner) -> dict:
         'limit': cfg.get('limit'),
         **describe_metrics(metrics_of_type(runner, CalibrationMetric)),
     }
+    content = data_content(runner.test_dataloader.dataset)
+    if content is not None:
+        evaluation[CONTENT] = content
     inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
     if inference and inference != {'mode': 'whole'}:
         evaluation['inference'] = inference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 from numbers import Real
@@ -16,12 +16,16 @@ from mmcalib.files import whole_file
 
 # Keys that tell a member from others, wherever its file lies.
 IDENTITY_KEYS = ('seed', 'epoch', 'digest', 'network')
+# The key of what data hold, in a description of them, and the keys of where they lie, below it.
+CONTENT = 'content_digest'
+LOCATIONS = ('data_root', 'data_prefix', 'ann_file')
 # Shapes that readers of a record rely on: types by key, a list of items of one type, or a pair of
 # a type and None. A key with a question mark may be missing, and * stands for all keys; a dict may
 # have other keys.
 LOSS = {'type': str}
 LOSS['losses?'] = [LOSS]  # the terms of a sum
 CALIBRATION = {'methods': [str], 'forced': [str], 'split?': str}
+DATA = {f'{CONTENT}?': str}
 MEMBER = {
     'checkpoint': str,
     'digest': str,
@@ -29,7 +33,12 @@ MEMBER = {
     'seed': (int, None),
     'epoch': object,
     'loss': (LOSS, None),
-    'training': {'model': dict, 'train_cfg?': (dict, None)},
+    'training': {
+        'model': dict,
+        'train_cfg?': (dict, None),
+        'train_dataloader?': ({'dataset?': (DATA, None)}, None),
+        'selection?': ({'on?': (DATA, None)}, None),
+    },
     'told_by?': str,
     'finished': (bool, None),
     'file': str,
@@ -43,6 +52,7 @@ MODEL = {
 }
 UNSEEN = {'prefix': str, 'scores': [str], 'ood_index': (int, None), 'counts': {'ID': int, '*': int}}
 EVALUATION = {
+    **DATA,
     'dataset?': {'samples?': int},
     'data_options?': dict,
     'limit?': (int, None),
@@ -222,16 +232,33 @@ def digest(node: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def differences(recorded: object, current: object, path: str = '') -> Iterator[str]:
-    """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``."""
+def differences(
+    recorded: object, current: object, path: str = '', ignored: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``.
+
+    Where both name the content of their data, it does not matter where these lie. Where one does
+    not, as 0.4 did not, the content is not compared.
+
+    Args:
+        recorded: A value.
+        current: The value that is said to be here.
+        path: Keys that lead to both.
+        ignored: Keys that are not compared, wherever they are.
+    """
     if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        if CONTENT in recorded and CONTENT in current:
+            ignored = LOCATIONS
+        elif CONTENT in recorded or CONTENT in current:
+            ignored = (*ignored, CONTENT)
         for key in dict.fromkeys([*recorded, *current]):
-            key_path = f'{path}.{key}'.lstrip('.')
-            yield from differences(recorded.get(key), current.get(key), key_path)
+            if key not in ignored:
+                key_path = f'{path}.{key}'.lstrip('.')
+                yield from differences(recorded.get(key), current.get(key), key_path, ignored)
         return
     if isinstance(recorded, list) and isinstance(current, list) and len(recorded) == len(current):
         for index, (old, new) in enumerate(zip(recorded, current, strict=True)):
-            yield from differences(old, new, f'{path}.{index}')
+            yield from differences(old, new, f'{path}.{index}', ignored)
         return
     if recorded != current:
         old_text = shorten(str(recorded), 99, placeholder='…')
@@ -247,6 +274,15 @@ def identity(model: Mapping) -> dict:
     members = [{key: member[key] for key in IDENTITY_KEYS} for member in model['members']]
     members.sort(key=lambda member: member['digest'])
     return {**model, 'members': members}
+
+
+def described_data(training: Mapping) -> dict[str, dict]:
+    """Return the data sets in the description of a training, by their split."""
+    descriptions = {
+        'train': (training.get('train_dataloader') or {}).get('dataset'),
+        'val': (training.get('selection') or {}).get('on'),
+    }
+    return {split: data for split, data in descriptions.items() if data}
 
 
 def checkpoint_paths(model: Mapping) -> list[str]:

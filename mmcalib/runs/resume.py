@@ -33,9 +33,15 @@ from mmcalib.runs.checkpoint import (
     fill,
     read_checkpoint,
 )
-from mmcalib.runs.record import differences
+from mmcalib.runs.record import CONTENT, described_data, differences
 from mmcalib.runs.safe_loading import damage
-from mmcalib.runs.training import FACTS, config_facts, find_losses, predicting_losses
+from mmcalib.runs.training import (
+    FACTS,
+    add_contents,
+    config_facts,
+    find_losses,
+    predicting_losses,
+)
 from mmcalib.runs.work_dir import checkpoint_folder, move_aside
 
 # The keys of train_cfg that a resumed training may change.
@@ -74,7 +80,26 @@ def resume_from(cfg: Config, start: str) -> None:
     # The errors of the checkpoint are raised before the data are listed.
     processes = 1 if cfg.get('launcher', 'none') == 'none' else None
     facts = config_facts(cfg, processes=processes)
-    check_settings(read_checkpoint(cfg.load_from), facts, cfg)
+    checkpoint = read_checkpoint(cfg.load_from)
+    # Where the data lie does not matter if they are the same, as check_resumed finds out.
+    earlier_training = checkpoint.meta.get(FACTS, {}).get('training', {})
+    earlier_data = described_data(earlier_training)
+    for split, data in described_data(facts['training']).items():
+        if CONTENT in earlier_data.get(split, {}):
+            data[CONTENT] = earlier_data[split][CONTENT]
+    check_settings(checkpoint, facts, cfg)
+
+
+def check_resumed(runner: Runner) -> None:
+    """Refuse to resume the training of a Runner, whose data are built, by other settings or data.
+
+    Raises:
+        UserError: See :func:`check_settings`.
+    """
+    (hook,) = [hook for hook in runner.hooks if isinstance(hook, SameTrainingHook)]
+    add_contents(hook.facts, runner)
+    if runner._resume and runner._load_from:
+        check_settings(read_checkpoint(runner._load_from), hook.facts, runner.cfg)
 
 
 def _no_whole_checkpoint_message(folder: Path) -> str:
@@ -297,6 +322,7 @@ class SameTrainingHook(Hook):
         if not runner._resume:
             return
         resumed = checkpoint_from_content(checkpoint, str(runner._load_from))
+        add_contents(self.facts, runner)
         check_settings(resumed, self.facts, runner.cfg)
         # A training that is resumed still started from what it first started from.
         earlier_training = resumed.meta.get(FACTS, {}).get('training', {})

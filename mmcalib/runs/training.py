@@ -8,11 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 
 from mmcalib.files import RESULTS, VALIDATION_RESULTS
 from mmcalib.names import SYMBOLS
 from mmcalib.openmmlab.heads import predicting_items
+from mmcalib.openmmlab.same_data import data_content
 from mmcalib.runs.config_tree import (
     WITHOUT_EFFECT,
     constructor_options,
@@ -22,7 +24,7 @@ from mmcalib.runs.config_tree import (
     type_name,
     walk,
 )
-from mmcalib.runs.record import Record
+from mmcalib.runs.record import CONTENT, Record, described_data
 
 if TYPE_CHECKING:
     from mmengine.runner import Runner
@@ -63,6 +65,9 @@ class TrainingFactsHook(Hook):
     def __init__(self, facts: dict) -> None:
         self.facts = facts
 
+    def before_train(self, runner: Runner) -> None:
+        add_contents(self.facts, runner)
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'][FACTS] = self.facts
 
@@ -70,6 +75,24 @@ class TrainingFactsHook(Hook):
 def config_facts(cfg: Mapping, *, processes: int | None = None) -> dict:
     """Return loss and training in a config, for the ``meta`` of checkpoints."""
     return {'loss': main_loss(cfg), 'training': describe_training(cfg, processes=processes)}
+
+
+def add_contents(facts: Mapping, runner: Runner) -> None:
+    """Add what the data of a Runner hold to the facts of its training, once.
+
+    The main process looks into the data, and tells the others.
+    """
+    descriptions = described_data(facts['training'])
+    if any(CONTENT in data for data in descriptions.values()):
+        return
+    contents = [None] * len(descriptions)
+    if is_main_process():
+        loops = [getattr(runner, f'{split}_loop') for split in descriptions]
+        contents = [data_content(loop.dataloader.dataset) for loop in loops]
+    broadcast_object_list(contents)
+    for data, content in zip(descriptions.values(), contents, strict=True):
+        if content is not None:
+            data[CONTENT] = content
 
 
 def training_facts(meta: Mapping, cfg: Mapping) -> dict:

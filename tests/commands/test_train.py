@@ -4,13 +4,16 @@ import json
 import os
 import re
 import shlex
+import shutil
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import ROOT
 from forked import run_forked
+from images import save
 
 from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.record import Record, checkpoint_paths
@@ -292,3 +295,75 @@ def test_train_without_best_checkpoint_names_last(run):
     assert 'calibration/ECE' in tested.metrics
     assert tested.metrics['accuracy/top1'] == trained.metrics['accuracy/top1']
     assert tested.model['members'][0]['digest'] == trained.model['members'][0]['digest']
+
+
+OF_LISTS = """
+_base_ = 'mmcalib::ce/digits.py'
+pipeline = [
+    dict(type='LoadImageFromFile', color_type='grayscale'),
+    dict(type='Resize', scale=8),
+    dict(type='PackInputs'),
+]
+
+
+def loader(name):
+    dataset = dict(_delete_=True, type='CustomDataset', pipeline=pipeline)
+    dataset |= dict(data_root='{folder}', ann_file=name, data_prefix='images')
+    return dict(batch_size=4, dataset=dataset)
+
+
+train_dataloader = loader('train.txt')
+val_dataloader = loader('val.txt')
+test_dataloader = loader('val.txt')
+del loader
+train_cfg = dict(max_epochs=1, val_interval=1)
+"""
+
+
+def write_lists(folder, names):
+    """Write images, and the config of a training on some of them, which is returned."""
+    for number, name in enumerate('abcdefgh'):
+        save(folder / 'images' / f'{name}.jpg', (8, 8), np.random.default_rng(number))
+    for split, listed in (('train', names), ('val', 'efgh')):
+        lines = [f'{name}.jpg {number % 3}\n' for number, name in enumerate(listed)]
+        (folder / f'{split}.txt').write_text(''.join(lines))
+    config = folder / 'lists.py'
+    config.write_text(OF_LISTS.replace('{folder}', str(folder)))
+    return config
+
+
+def test_train_data_of_one_name_resumed_and_reported_by_their_content(tmp_path, run):
+    first = write_lists(tmp_path / '1/data', 'abcd')
+    other = write_lists(tmp_path / '2/data', 'abce')
+    moved = write_lists(tmp_path / '3/elsewhere', 'abcd')
+    run('train.py', first, '--work-dir', 'runs/0')
+    resume = ['--work-dir', 'resumed', '--resume', 'runs/0']
+    two_epochs = ['--cfg-options', 'train_cfg.max_epochs=2']
+    error = run('train.py', other, *resume, *two_epochs, code=2)
+    assert 'is from another training, train_dataloader.dataset.content_digest 4 samples, ' in error
+    run('train.py', moved, *resume, *two_epochs)
+    for seed, config in ((1, other), (2, moved), (3, first)):
+        seeds = ['--cfg-options', f'randomness.seed={seed}']
+        run('train.py', config, '--work-dir', f'runs/{seed}', *seeds)
+    results = Path('runs/3/results.json')
+    record = json.loads(results.read_text())
+    (member,) = record['model']['members']
+    training = member['training']
+    described = [training['train_dataloader']['dataset'], training['selection']['on']]
+    for description in (*described, record['evaluation']):
+        del description['content_digest']  # 0.4 did not record it, and goes by names.
+    results.write_text(json.dumps(record))
+
+    run('report.py', 'runs', '--out', 'report.json')
+    (table,) = json.loads(Path('report.json').read_text())
+    rows = [[test['seed'] for test in row['runs']] for row in table['rows']]
+    assert sorted(rows) == [[0, 2], [1], [3]]
+    assert 'dataset.content_digest=4 samples, ' in table['rows'][0]['label']
+
+    shutil.rmtree('runs/1')
+    run('report.py', 'runs', '--out', 'report.json')
+    (table,) = json.loads(Path('report.json').read_text())
+    (row,) = table['rows']
+    assert [test['seed'] for test in row['runs']] == [0, 2, 3]
+    assert 'digest' not in json.dumps(table)
+    run('report.py', 'runs/0', 'runs/2', '--compare')

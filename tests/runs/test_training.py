@@ -5,7 +5,9 @@ import json
 import pytest
 from commands import ROOT
 
+from mmcalib.openmmlab.datasets.download_sources import SOURCES
 from mmcalib.runs.config import load_config
+from mmcalib.runs.config_tree import NAMED_DATASETS
 from mmcalib.runs.labels import loss_label
 from mmcalib.runs.training import (
     config_facts,
@@ -85,6 +87,11 @@ def test_training_moved_data_set_not_told_apart():
         options = {'train_dataloader__dataset__dataset__type': 'CustomDataset', root: path}
         dataset = trained(name, **options)['train_dataloader']['dataset']['dataset']
         assert dataset['data_root'] == expected
+
+
+def test_training_data_sets_of_any_folder_have_a_source():
+    """A source for another data set must not change what tells its trainings apart."""
+    assert set(NAMED_DATASETS) <= set(SOURCES)
 
 
 NONE = dict(_delete_=True, type='NoSuch', b=2)

@@ -1,0 +1,105 @@
+"""The content of data: which samples a dataset lists, wherever their files lie."""
+
+import shutil
+
+import numpy as np
+import pytest
+from images import save, write_voc
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+from torch.utils.data import Subset
+
+from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
+from mmcalib.openmmlab.same_data import data_content
+
+DIGITS = dict(type='Digits', split='test', pipeline=[], indices=12)
+
+
+class Listed(BaseDataset):
+    """A dataset of given infos."""
+
+    def __init__(self, infos):
+        self.infos = infos
+        super().__init__()
+
+    def load_data_list(self):
+        return list(self.infos)
+
+
+def listed(folder, labels):
+    """Return the dataset of files in a folder with the labels of their names."""
+    infos = [dict(img_path=f'{folder}/{name}', gt_label=label) for name, label in labels.items()]
+    return Listed(infos)
+
+
+LABELS = {'a/1.jpg': 0, 'a/2.jpg': 0, 'b/1.jpg': np.int64(1)}
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """A folder of photographs."""
+    rng = np.random.default_rng(0)
+    for name in LABELS:
+        save(tmp_path / 'photographs' / name, (9, 7), rng)
+    return tmp_path / 'photographs'
+
+
+def test_data_content_other_root_or_order_same(photographs, tmp_path):
+    shutil.copytree(photographs, tmp_path / 'moved/once/again')
+    content = data_content(listed(photographs, LABELS))
+    assert content.startswith('3 samples, ')
+    assert data_content(listed(tmp_path / 'moved/once/again', LABELS)) == content
+    turned_round = dict(reversed(LABELS.items()))
+    assert data_content(listed(photographs, turned_round)) == content
+
+
+def test_data_content_other_label_name_or_number_differs(photographs):
+    infos = listed(photographs, LABELS).infos
+    datasets = [
+        listed(photographs, LABELS),
+        listed(photographs, LABELS | {'a/2.jpg': 1}),
+        listed(photographs, {'a/1.jpg': 0, 'a/3.jpg': 0, 'b/1.jpg': 1}),
+        listed(photographs, {'a/1.jpg': 0, 'b/1.jpg': 1}),
+        Listed([*infos, infos[0]]),
+    ]
+    assert len(set(map(data_content, datasets))) == len(datasets)
+
+
+def test_data_content_other_images_or_masks_of_same_names_differ(tmp_path):
+    for name in ('first', 'images', 'masks'):
+        write_voc(tmp_path / name)
+    rng = np.random.default_rng(1)
+    save(tmp_path / 'images/JPEGImages/a.jpg', (80, 60), rng)
+    mask = tmp_path / 'masks/SegmentationClass/b.png'
+    mask.write_bytes(mask.read_bytes() + b' ')
+    prefix = dict(img_path='JPEGImages', seg_map_path='SegmentationClass')
+    options = dict(type='mmseg.BaseSegDataset', data_prefix=prefix, pipeline=[])
+    contents = []
+    for name in ('first', 'images', 'masks', 'first'):
+        dataset = dict(options, data_root=str(tmp_path / name), img_suffix='.jpg')
+        contents.append(data_content(DATASETS.build(dataset)))
+    assert len(set(contents)) == 3
+    assert contents[0] == contents[3]
+
+
+def digits_content(**options):
+    return data_content(DATASETS.build(DIGITS | options))
+
+
+def test_data_content_of_arrays_differs_by_values():
+    assert digits_content() == digits_content()
+    assert digits_content() != digits_content(noise=0.1)
+
+
+def test_data_content_wrappers_have_that_of_their_samples():
+    first_five = Subset(DATASETS.build(DIGITS), range(5))
+    assert data_content(first_five) == digits_content(indices=5)
+    repeated = data_content(DATASETS.build(dict(type='RepeatDataset', dataset=DIGITS, times=2)))
+    joined = data_content(DATASETS.build(dict(type='ConcatDataset', datasets=[DIGITS, DIGITS])))
+    assert repeated == joined
+    assert repeated.startswith('24 samples')
+
+
+def test_data_content_unknown_samples_is_none():
+    assert data_content([1, 2, 3]) is None
+    assert data_content(Listed([dict(gt_label=1)])) is None
