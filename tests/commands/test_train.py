@@ -195,7 +195,10 @@ def test_test_with_other_config_keeps_training_of_checkpoint(run, monkeypatch):
         '--cfg-options', 'test_dataloader.dataset.indices=30',
     )  # fmt: skip
     tested = Record.read('tested/results.json')
+    content = validated.model['members'][0]['training']['selection']['on']['content_digest']
+    assert content.startswith('20 samples, ')
     assert validated.evaluation == dict(
+        content_digest=content,
         dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
         pipeline=[[dict(type='PackInputs')]], tta=False, limit=None, protocol='pooled',
         num_bins=15, ignore_index=255,
