@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from mmengine.dist import all_gather_object, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
-from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor
@@ -22,7 +21,6 @@ from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
 from mmcalib.openmmlab.same_data import build_if_there, data_content, same_data, sample_ids
-from mmcalib.openmmlab.samples import read_field
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs.checkpoint import class_names
@@ -33,9 +31,10 @@ from mmcalib.runs.config_tree import (
     plain_pipelines,
     type_name,
 )
+from mmcalib.runs.labelled_classes import LabelledClassesHook, unlabelled_classes
 from mmcalib.runs.model import TestedModel
 from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits
-from mmcalib.runs.test_summary import measuring_command, test_summary, unlabelled_classes
+from mmcalib.runs.test_summary import measuring_command, test_summary
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
 
@@ -85,8 +84,6 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
     """
     tell_hooks(runner, model.checkpoints)
     fitted_images = count_fitted_images(runner, fitted_splits(model.description))
-    labelled_classes = LabelledClassesHook()
-    runner.register_hook(labelled_classes)
     try:
         metrics = runner.test()
     except KeyError as error:
@@ -96,8 +93,8 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
                 'with labels, or predict images without labels by tools/predict.py'
             ) from error
         raise
-    runner.hooks.remove(labelled_classes)
-    labels = set().union(*all_gather_object(labelled_classes.labels))
+    hooks = [hook for hook in runner.hooks if isinstance(hook, LabelledClassesHook)]
+    labels = hooks[0].all_labels()
     if not is_main_process():
         return metrics
     calibration_metrics = metrics_of_type(runner, CalibrationMetric)
@@ -172,26 +169,6 @@ def file_lines(runner: Runner, record: Record) -> list[str]:
     if diagram.is_file():
         files['diagram'] = diagram
     return [f'{name:<12}{file}' for name, file in files.items()]
-
-
-class LabelledClassesHook(Hook):
-    """Notes which classes a test of a segmentor has labelled pixels of.
-
-    Attributes:
-        labels: Labels in the masks on this process; empty for a classifier.
-    """
-
-    def __init__(self) -> None:
-        self.labels: set[int] = set()
-
-    def after_test_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence = ()
-    ) -> None:
-        for sample in outputs:
-            labels = read_field(sample, 'gt_sem_seg')
-            if labels is not None and not labels.is_floating_point():
-                counts = labels[labels >= 0].bincount()
-                self.labels.update(counts.nonzero().flatten().tolist())
 
 
 def count_fitted_images(runner: Runner, splits: Collection[str]) -> int | None:

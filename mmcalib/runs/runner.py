@@ -19,10 +19,12 @@ from torch import nn
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, check_writable
 from mmcalib.openmmlab.hooks import SameBuffersHook
+from mmcalib.openmmlab.hooks.batch_of_one_hook import BatchOfOneHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
 from mmcalib.openmmlab.hooks.head_options_hook import HeadOptionsHook
 from mmcalib.runs.checks import error_reason
 from mmcalib.runs.config_tree import walk
+from mmcalib.runs.labelled_classes import LabelledClassesHook
 from mmcalib.runs.processes import join_processes
 from mmcalib.runs.resume import ResumeHook, SameTrainingHook
 from mmcalib.runs.run_config import set_loader_defaults
@@ -56,6 +58,8 @@ def build_runner(cfg: Config) -> Runner:
     runner.register_hook(TrainingFactsHook(facts))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())
+    runner.register_hook(BatchOfOneHook())
+    runner.register_hook(LabelledClassesHook())
     runner.register_hook(HeadOptionsHook())
     if cfg.launcher != 'none':  # All processes validate the model that is saved.
         runner.register_hook(SameBuffersHook())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,6 @@ from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
 from mmcalib.tables import TextTable
-from mmcalib.texts import unlabelled_sentence
 
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 
@@ -149,23 +148,3 @@ def measuring_command(config: str, record: Record) -> str:
     files = ' '.join(quote(os.path.relpath(path)) for path in (config, *paths))
     split = '' if record.split == 'test' else f' --split {record.split}'
     return f'tools/test.py {files} --calibration{split}'
-
-
-def unlabelled_classes(labels: set[int], classes: Sequence[str]) -> list[str]:
-    """Return sentences about the classes of a segmentor without a labelled pixel, mostly none.
-
-    Args:
-        labels: Labels in the masks, the ignored one among them; empty for a classifier.
-        classes: Names of the classes of the data.
-    """
-    absent = [name for label, name in enumerate(classes) if label not in labels]
-    if not labels or not absent:
-        return []
-    sentences = [unlabelled_sentence(absent)]
-    if len(classes) - len(absent) == 1 and len(labels) > 1:
-        values = ', '.join(str(label) for label in sorted(labels))
-        sentences.append(
-            f'The masks hold {values}, and only one of these is a class: write 0 to '
-            f'{len(classes) - 1} into them.'
-        )
-    return sentences

@@ -316,6 +316,98 @@ def test_train_mask_in_colours_is_named(split, channels, tmp_path):
     assert '\n' not in reason
 
 
+@pytest.mark.parametrize('cropped', [False, True])
+def test_train_mask_of_other_size_is_named(cropped, tmp_path):
+    """A crop would take another part of the mask; without one, a metric fails after the epoch."""
+    cfg = config_with_label(tmp_path, 'CrossEntropyLoss', 0)
+    path = tmp_path / 'VOC2012/SegmentationClass/b.png'
+    mask = Image.open(path)
+    mask.resize((2 * mask.width, 2 * mask.height), Image.Resampling.NEAREST).save(path)
+    steps = cfg.train_dataloader.dataset.pipeline
+    steps[2] = (
+        dict(type='RandomCrop', crop_size=(20, 20))
+        if cropped
+        else dict(type='RandomFlip', prob=0.5)
+    )
+    cfg.model.data_preprocessor.size = (40, 40)
+    cfg.train_dataloader.sampler.shuffle = False
+    with pytest.raises(UserError) as error:
+        train_and_test(cfg, test=False)
+    height, width = mask.height, mask.width
+    expected = f'has the size {(2 * height, 2 * width)}, and its image {(height, width)}: give'
+    assert str(path) in error.value.reason
+    assert expected in error.value.reason
+    assert '\n' not in error.value.reason
+
+
+@pytest.mark.parametrize('kind', ['0 and 255', 'all', 'all but 3'])
+def test_train_classes_without_labels_are_named(kind, tmp_path):
+    """A head of 21 classes that sees one alone is right everywhere, and learns nothing."""
+    cfg = config_with_label(tmp_path, 'CrossEntropyLoss', 0)
+    for path in tmp_path.glob('VOC2012/SegmentationClass/*.png'):
+        mask = np.arange(40 * 40).reshape(40, 40) % 21
+        if kind == '0 and 255':
+            mask = np.where(mask > 0, 255, 0)
+        elif kind == 'all but 3':
+            mask[mask == 3] = 255
+        Image.fromarray(mask.astype(np.uint8)).save(path)
+    cfg.train_dataloader.dataset.pipeline[2] = dict(type='Resize', scale=(40, 40))
+    for path in tmp_path.glob('VOC2012/JPEGImages/*.jpg'):
+        Image.open(path).resize((40, 40)).save(path)
+    train_and_test(cfg, test=False)
+    (log,) = (tmp_path / 'run').rglob('*.log')
+    lines = lines_with(log.read_text(), 'training images: No label is of class')
+    if kind == 'all':
+        assert lines == []
+        return
+    (line,) = lines
+    assert 'WARNING' in line
+    if kind == 'all but 3':
+        assert 'class bird: ' in line
+        assert 'only one of these is a class' not in line
+    else:
+        assert 'classes aeroplane, bicycle, bird, boat, bottle and 15 more' in line
+        assert 'The masks hold 0, 255, and only one of these is a class: write 0 to 20' in line
+
+
+ONE_VALUE = (
+    'model = dict(neck=dict(type="GlobalAveragePooling"), head=dict(_delete_=True,\n'
+    '    type="StackedLinearClsHead", in_channels=128, mid_channels=[8], num_classes=10,\n'
+    '    norm_cfg=dict(type="BN1d"), loss=dict(type="CrossEntropyLoss")))'
+)
+
+
+@pytest.mark.parametrize(
+    ('num_images', 'loader', 'message'),
+    [
+        (9, 'batch_size=4', 'the last batch .* one image, of 9 in batches of 4: set .*drop_last='),
+        (9, 'batch_size=4, drop_last=True', None),
+        (8, 'batch_size=4', None),
+        (8, 'batch_size=1', 'batches have one image: set .*batch_size to 2 or more'),
+        (1, 'batch_size=4', 'each process has one image: take more images'),
+    ],
+)
+def test_train_batch_of_one_image_for_batch_norm_refused(num_images, loader, message, run):
+    Path('one.py').write_text(
+        f"_base_ = 'mmcalib::ce/digits.py'\n{ONE_VALUE}\n"
+        f'train_dataloader = dict({loader}, dataset=dict(indices={num_images}))\n'
+    )
+    arguments = ['one.py', '--no-test', '--no-validate', '--cfg-options', 'train_cfg.max_epochs=1']
+    if message is None:
+        run('train.py', *arguments)
+        return
+    *_, line = run('train.py', *arguments, code=2).splitlines()
+    assert re.search(f'model.head.layers.0.norm normalises one value .*, and {message}', line)
+
+
+def test_train_batch_of_one_image_without_such_a_layer_runs(run):
+    Path('one.py').write_text(
+        "_base_ = 'mmcalib::ce/digits.py'\n"
+        'train_dataloader = dict(batch_size=4, dataset=dict(indices=9))\n'
+    )
+    run('train.py', 'one.py', '--no-test', '--cfg-options', 'train_cfg.max_epochs=1')
+
+
 @pytest.mark.parametrize('loss', ['CrossEntropyLoss', 'MarginLabelSmoothingLoss', 'DiceLoss'])
 @pytest.mark.parametrize(
     ('label', 'ignore_index', 'refused'),

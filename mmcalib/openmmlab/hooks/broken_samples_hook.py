@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from mmengine.dataset import Compose
@@ -101,15 +101,28 @@ class NamingPipeline(Compose):
         files = sample_files(data)
         name = ', '.join(files.values()) or data.get('path') or f'sample {data.get("sample_idx")}'
         try:
-            packed = super().__call__(data)
+            packed = self._transform(data)
         except Exception as error:
             problems = [file_problem(path) for path in files.values()]
-            reason = ', '.join(filter(None, problems)) or f'{type(error).__name__}: {error}'
+            is_told = isinstance(error, UserError)
+            reason = error.reason if is_told else f'{type(error).__name__}: {error}'
+            reason = ', '.join(filter(None, problems)) or reason
             raise UserError(f'cannot load {name}: {reason}') from error
         if isinstance(packed, Mapping):
             label_file = files.get('seg_map_path', name)
             self._check_labels(packed.get('data_samples'), label_file)
+            check_packed_size(packed, label_file)
         return packed
+
+    def _transform(self, data: dict) -> dict | None:
+        """Return a sample after all transforms; a crop takes an image and a mask of one size."""
+        for transform in self.transforms:
+            if 'Crop' in type(transform).__name__ and 'gt_seg_map' in data:
+                check_mask_size('the mask', data['gt_seg_map'].shape, data['img'].shape[:2])
+            data = transform(data)
+            if data is None:
+                return None
+        return data
 
     def _check_labels(self, sample: object, name: str) -> None:
         """Raise a UserError for a mask in colours, or for labels of no class."""
@@ -131,6 +144,35 @@ class NamingPipeline(Compose):
             name=name,
             hint=f'The model has {self.num_classes} classes and ignores {ignored}: check the '
             'file, or num_classes',
+        )
+
+
+def check_packed_size(packed: Mapping, name: str) -> None:
+    """Raise a UserError for a mask that has neither the size of its image nor that of the file's.
+
+    It prevents lost hours, and wrong numbers: mmseg trains on such masks, and a metric fails.
+
+    Args:
+        packed: Packed sample.
+        name: File of the mask.
+    """
+    sample = packed.get('data_samples')
+    mask = getattr(sample, 'gt_sem_seg', None)
+    inputs = packed.get('inputs')
+    if mask is None or not isinstance(inputs, torch.Tensor):
+        return
+    size = tuple(inputs.shape[-2:])
+    original_size = tuple(sample.metainfo.get('ori_shape', size)[:2])
+    if tuple(mask.shape) not in (size, original_size):
+        check_mask_size(f'the mask {name}', mask.shape, original_size)
+
+
+def check_mask_size(name: str, size: Sequence[int], image_size: Sequence[int]) -> None:
+    """Raise a UserError if a mask has another size than its image."""
+    if tuple(size) != tuple(image_size):
+        raise UserError(
+            f'{name} has the size {tuple(size)}, and its image {tuple(image_size)}: give both '
+            'files one size'
         )
 
 
