@@ -126,7 +126,9 @@ def _label_key(batch: Mapping[Any, Any], signature: Signature) -> Hashable:
         candidates = candidates or label_keys or list(batch)[-1:]
     readings = []
     for key in candidates:
-        example = example_inputs(_without(batch, key), signature, 'b')
+        is_needed = names_entry(signature, key) and _is_required(key, signature)
+        entries = batch if is_needed else _without(batch, key)
+        example = example_inputs(entries, signature, 'b')
         readings.append(f'unpack=lambda b: ({example}, b[{key!r}])')
     raise UserError(f'{problem}, as {" or ".join(readings)}')
 
@@ -135,7 +137,11 @@ def _is_input(key: str, signature: Signature) -> bool:
     """Return whether an entry that may be the labels is an input of the model."""
     if not names_entry(signature, key):
         return False
-    return key == 'mask' or signature.parameters[key].default is Parameter.empty
+    return key == 'mask' or _is_required(key, signature)
+
+
+def _is_required(key: Hashable, signature: Signature) -> bool:
+    return signature.parameters[key].default is Parameter.empty
 
 
 def _without(batch: Mapping[Any, Any], left_out: Hashable) -> dict[Any, Any]:

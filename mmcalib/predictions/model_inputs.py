@@ -280,7 +280,7 @@ def copy_inputs(inputs: Any, device: torch.device | None = None) -> Any:
     if torch.is_tensor(inputs):
         return inputs.to(inputs.device if device is None else device, copy=True)
     if hasattr(inputs, 'to'):  # As batches of graphs, of tokens, and packed sequences have it.
-        copied = deepcopy(inputs)
+        copied = _copy_object(inputs)
         return copied if device is None else copied.to(device)
     if isinstance(inputs, Mapping):
         return {name: copy_inputs(value, device) for name, value in inputs.items()}
@@ -289,7 +289,15 @@ def copy_inputs(inputs: Any, device: torch.device | None = None) -> Any:
         if hasattr(inputs, '_fields'):
             return type(inputs)(*values)
         return tuple(values) if isinstance(inputs, tuple) else values
-    return deepcopy(inputs)
+    return _copy_object(inputs)
+
+
+def _copy_object(value: Any) -> Any:
+    """Return a copy of an object, or an object without a copy, such as a file, as it is."""
+    try:
+        return deepcopy(value)
+    except Exception:  # Objects of any kind may raise anything.
+        return value
 
 
 def run_model(model: Callable, inputs: Inputs) -> Any:

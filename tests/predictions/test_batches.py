@@ -232,6 +232,23 @@ def test_evaluate_sole_mask_that_forward_names_raises():
         accuracy(model, {'x': x, 'mask': mask})
 
 
+class MarginHead(nn.Linear):
+    """A head that needs the label, as those of face recognition do."""
+
+    def forward(self, x, label):
+        return super().forward(x)
+
+
+def test_evaluate_label_that_forward_needs_raises_with_remedy():
+    model = MarginHead(3, 2)
+    batch = {'x': torch.randn(4, 3), 'label': torch.arange(4) % 2}
+    with pytest.raises(ValueError, match='none of x, label is known to be the labels') as raised:
+        mmcalib.evaluate(model, [batch])
+    unpack = eval(str(raised.value).partition('unpack=')[2])
+    expected = mmcalib.evaluate(nn.Identity(), [(model(**batch).detach(), batch['label'])])
+    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
+
+
 @pytest.mark.parametrize('function', FUNCTIONS)
 def test_doors_batch_of_three_raises_with_both_readings(function):
     model = MaskedTagger()
@@ -241,6 +258,17 @@ def test_doors_batch_of_three_raises_with_both_readings(function):
     code = str(raised.value).partition('unpack=')[2].partition(' if the last is')[0]
     unpack = eval(code)
     assert accuracy(model, batch, unpack=unpack) == accuracy(model, (batch[0], batch[2]))
+
+
+def test_calibrate_batch_with_an_object_without_a_copy_is_read():
+    torch.manual_seed(0)
+    inputs = torch.randn(60, 3)
+    labels = (inputs + torch.randn(60, 3)).argmax(dim=1)
+    model = nn.Identity()
+    with open(__file__) as file:
+        batch = {'image': inputs, 'file': file, 'label': labels}
+        calibrated = mmcalib.calibrate(model, [batch], unpack=lambda b: (b['image'], b['label']))
+    assert calibrated.after == mmcalib.calibrate(nn.Identity(), [(inputs, labels)]).after
 
 
 def test_evaluate_single_entry_is_the_one_argument():
