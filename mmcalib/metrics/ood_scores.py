@@ -32,7 +32,7 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
     probability, float64, which keep saturated predictions apart.
 
     Args:
-        logits: ``(K, M)`` float32 or float64, finite.
+        logits: ``(K, M)`` float32 or float64; -inf for a masked class.
         required: Some of ``SCORES``.
 
     Returns:
@@ -45,7 +45,8 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
     parts: dict[str, list[Tensor]] = {name: [] for name in required}
     for (piece,) in pieces(on_float64_device(logits)):
         highest, top = piece.max(dim=0)
-        gaps = piece - highest
+        # The logit of a masked class may be -inf, which would make a NaN of its 0 probability.
+        gaps = (piece - highest).clamp(min=torch.finfo(piece.dtype).min)
         # The top class is left out, since its 1 would drown the others in a saturated network.
         other_exps = gaps.exp().scatter_(0, top[None], 0)
         # The sums are float64, whose rounding does not show the order of the classes.

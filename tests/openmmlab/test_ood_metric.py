@@ -155,6 +155,13 @@ def test_ood_metric_saturated_confidences_are_distinct():
     assert actual['ood/max_probability/AUROC'] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize('mask', [-1e9, -torch.inf])
+def test_ood_metric_masked_class_equals_without_it(mask):
+    logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(0))
+    masked = torch.cat([logits, torch.full((1, 30), mask)])
+    torch.testing.assert_close(scores_of_logits(masked, SCORES), scores_of_logits(logits, SCORES))
+
+
 def test_ood_metric_binary_head_equals_two_logits():
     generator = torch.Generator().manual_seed(0)
     logit = 3 * torch.randn(6, 8, generator=generator, dtype=torch.float64)
