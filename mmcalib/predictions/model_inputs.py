@@ -142,11 +142,7 @@ def _parameter_in_need(signature: Signature, filled: Mapping) -> Parameter | Non
     It is the only one that needs a value; where none does and no entry has a parameter, the first.
     """
     parameters = list(signature.parameters.values())
-    needy = []
-    for parameter in parameters:
-        is_required = parameter.default is Parameter.empty and parameter.kind not in ANY_NUMBER
-        if is_required and parameter.name not in filled:
-            needy.append(parameter)
+    needy = _parameters_without_value(signature, filled)
     if len(needy) == 1:
         return needy[0]
     if needy or filled or not parameters:
@@ -154,6 +150,16 @@ def _parameter_in_need(signature: Signature, filled: Mapping) -> Parameter | Non
     # A wrapper of any call passes names on.
     is_any_call = parameters[0].kind in ANY_NUMBER and _takes_any_name(signature)
     return None if is_any_call else parameters[0]
+
+
+def _parameters_without_value(signature: Signature, filled: Mapping) -> list[Parameter]:
+    """Return the parameters that need a value and have none."""
+    needy = []
+    for parameter in signature.parameters.values():
+        is_required = parameter.default is Parameter.empty and parameter.kind not in ANY_NUMBER
+        if is_required and parameter.name not in filled:
+            needy.append(parameter)
+    return needy
 
 
 def _takes_any_name(signature: Signature) -> bool:
@@ -206,20 +212,25 @@ def _may_lack_inputs(
     """
     if not arrangement.by_parameter:
         return True
-    empty = []
-    for parameter in signature.parameters.values():
-        if parameter.kind not in ANY_NUMBER and parameter.name not in arrangement.by_parameter:
-            empty.append(parameter.default)
-    if Parameter.empty in empty:
+    if _parameters_without_value(signature, arrangement.by_parameter):
         return True
+    has_optional_input = any(
+        parameter.default is None and parameter.name not in arrangement.by_parameter
+        for parameter in signature.parameters.values()
+    )
     left_out = [entries[key] for key in arrangement.left_out]
-    return None in empty and not all(isinstance(x, METADATA) for x in tree_leaves(left_out))
+    is_metadata = all(isinstance(value, METADATA) for value in tree_leaves(left_out))
+    return has_optional_input and not is_metadata
 
 
 def example_inputs(entries: Iterable[Hashable], signature: Signature, source: str) -> str:
     """Return code for what a model may get of some entries of a batch."""
     keys = list(entries)
-    by_parameter = arrange(keys, signature).by_parameter or {None: keys[0]}
+    by_parameter, _, left_out = arrange(keys, signature)
+    needy = _parameters_without_value(signature, by_parameter)
+    for parameter, key in zip(needy, left_out, strict=False):
+        by_parameter[parameter.name] = key
+    by_parameter = by_parameter or {None: keys[0]}
     items = [f'{source}[{key!r}]' for key in by_parameter.values()]
     name = next(iter(by_parameter))
     is_first = name == next(iter(signature.parameters)) or not names_entry(signature, name)

@@ -143,6 +143,20 @@ def test_evaluate_data_with_lengths_gives_both():
 
 
 @pytest.mark.parametrize('function', FUNCTIONS)
+def test_doors_misspelt_needed_input_raises_with_remedy(function):
+    model = ImageAndTable()
+    image, tabular = image_and_table()
+    with torch.no_grad():
+        labels = draw_labels(model(image, tabular))
+    batch = {'picture': image, 'tabular': tabular, 'label': labels}
+    with pytest.raises(ValueError, match='takes image, tabular, and not picture') as raised:
+        function(model, [batch])
+    unpack = eval(str(raised.value).partition('unpack=')[2])
+    expected = mmcalib.evaluate(model, [((image, tabular), labels)])
+    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
+
+
+@pytest.mark.parametrize('function', FUNCTIONS)
 def test_doors_misspelt_optional_input_raises(function):
     image, table = image_and_table()
     labels = torch.arange(NUM_IMAGES) % 5
