@@ -19,6 +19,7 @@ from mmcalib.losses import AdaFocalLoss, CALSLoss
 from mmcalib.metrics.bins import equal_mass_bins, merge_equal_confidences
 from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
+from mmcalib.openmmlab.heads import label_ignored_by_head
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.openmmlab.samples import (
@@ -44,7 +45,8 @@ class LearnFromValidationHook(Hook):
     ``CALSLoss``, ``train/gamma_min`` and ``train/gamma_max`` of the last ``AdaFocalLoss``.
 
     Args:
-        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        ignore_index: Label of the pixels to leave out; None for the one that the head of the model
+            ignores. Classifiers do not use it.
 
     Raises:
         TypeError: If `ignore_index` is no integer.
@@ -55,8 +57,11 @@ class LearnFromValidationHook(Hook):
     # It runs after EMAHook has put the trained weights back, before CheckpointHook saves the best.
     priority = 'LOW'
 
-    def __init__(self, *, ignore_index: int = IGNORE_INDEX) -> None:
-        self.ignore_index = check_ignore_index(ignore_index)
+    def __init__(self, *, ignore_index: int | None = None) -> None:
+        self.declares_ignore_index = ignore_index is not None
+        self.ignore_index = IGNORE_INDEX
+        if ignore_index is not None:
+            self.ignore_index = check_ignore_index(ignore_index)
         self._losses: list[CALSLoss | AdaFocalLoss] = []
 
     def before_train(self, runner: Runner) -> None:
@@ -67,6 +72,9 @@ class LearnFromValidationHook(Hook):
                 f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model'
             )
         check_validations(runner, type(self._losses[0]).__name__)
+        if not self.declares_ignore_index:
+            model = getattr(runner.model, 'module', runner.model)
+            self.ignore_index = label_ignored_by_head(model)
         if same_data(runner.cfg.get('val_dataloader'), runner.cfg.get('test_dataloader')):
             runner.logger.warning(
                 f'The validation data, which a {type(self._losses[0]).__name__} learns from, are '

@@ -7,6 +7,7 @@ import references
 import torch
 from forked import on_ranks
 from samples import classified, flatten, segmented
+from tiny_models import fcn_head, segmentor
 from tiny_run import K, Killed, train
 
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
@@ -77,6 +78,17 @@ def test_learn_from_validation_hook_unsuitable_run_warns_or_raises():
         runner.val_loop = val_loop
         with pytest.raises(ValueError, match=message):
             LearnFromValidationHook().before_train(runner)
+
+
+@pytest.mark.parametrize(('declared', 'expected'), [(None, 2), (255, 255)])
+def test_learn_from_validation_hook_leaves_out_what_the_head_ignores(declared, expected):
+    """A loss would learn from pixels that the training leaves out."""
+    loss = dict(type='CALSLoss', num_classes=K)
+    model = segmentor(fcn_head(num_classes=K, ignore_index=2, loss_decode=loss))
+    runner = SimpleNamespace(model=model, val_loop=True, train_loop=None, cfg={})
+    hook = LearnFromValidationHook(ignore_index=declared)
+    hook.before_train(runner)
+    assert hook.ignore_index == expected
 
 
 @pytest.mark.parametrize('by_epoch', [True, False])
