@@ -74,7 +74,7 @@ EXECUTED = (
     'docs/coming_from/netcal.md', 'docs/coming_from/scikit_learn.md',
     'docs/coming_from/torchmetrics.md', 'docs/faq.md', 'docs/howto/as_a_gate.md',
     'docs/howto/compare_runs.md', 'docs/howto/match_other_tools.md', 'docs/howto/measure.md',
-    'docs/start/torch_models.md',
+    'docs/howto/two_classes.md', 'docs/start/torch_models.md',
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.calibration.calibrated import Calibrated
+from mmcalib.calibration.choose import default_scaler
 from mmcalib.calibration.data_checks import check_determined, logit_information, majority_share
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.effect import measure_effect
-from mmcalib.calibration.fit import fit_scaling
+from mmcalib.calibration.fit import Fit, fit_scaling
 from mmcalib.calibration.groups import independent_groups, sort_by_group
 from mmcalib.calibration.loader_source import LoaderSource
 from mmcalib.calibration.place import OriginalLogits, place, place_on_all_processes, prove
@@ -23,12 +25,15 @@ from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
 from mmcalib.names import AUTO, NUM_SAMPLES
 from mmcalib.options import check_choice
+from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
+from mmcalib.posthoc.class_prior import check_class_prior, shift_class_prior
 from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.arrays import Array, as_tensor
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import check_order, group_numbers
@@ -36,17 +41,19 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import gather_one_process
+from mmcalib.tensors import MOST_EXAMPLES
 
 
 def calibrate(
     model: nn.Module,
     loader: Iterable,
     *,
-    method: str | LogitScaler = 'temperature',
+    method: str | LogitScaler | None = None,
     unpack: Unpack | None = None,
     logits: Logits | None = None,
     groups: Sequence[Hashable] | None = None,
     ignore_index: int | None = None,
+    class_prior: Array | None = None,
     device: str | torch.device | None = None,
     copy: bool = True,
 ) -> Calibrated:
@@ -74,7 +81,8 @@ def calibrate(
         method: A key of ``mmcalib.posthoc.SCALERS``; or a scaler with options; or ``'auto'`` for
             the simplest method within one standard error of the best cross-validated likelihood.
             With fewer than ten groups, auto takes a temperature, and only if it is above 1 by two
-            standard errors.
+            standard errors. None is a temperature, and for sigmoids ``'platt'``, which also mends
+            their rate of positives, and can change predicted classes.
         unpack: A function from a batch to its inputs and labels, such as
             ``lambda batch: (batch['pixels'], batch['mask'])``.
         logits: A function that takes the logits out of the model's output; by default they are its
@@ -82,6 +90,9 @@ def calibrate(
         groups: A name for each image, in the order of a loader whose sampler is sequential: images
             of one group, such as slices of a volume or frames of a video, are not independent.
         ignore_index: The label of what to leave out.
+        class_prior: ``(K,)`` frequencies of the classes where the model will be used, of one
+            sigmoid those of 0 and of 1, see :func:`~mmcalib.posthoc.shift_class_prior`; None if
+            they are those of the held-out data.
         device: Where to run; by default where the model is.
         copy: Whether to leave the given model as it is. False changes its weights, or puts it into
             a :class:`~mmcalib.posthoc.attached.CalibratedOutput`, once all has been proven.
@@ -101,12 +112,10 @@ def calibrate(
             f'method must be a name or a scaler, got the class {method.__name__}: give '
             f'{method.method!r} or {method.__name__}()'
         )
-    if isinstance(method, LogitScaler):
-        scaler = method
-    elif check_choice('method', method, (AUTO, *SCALERS)) == AUTO:
-        scaler = None
-    else:
-        scaler = SCALERS[method]()
+    if method is not None and not isinstance(method, LogitScaler):
+        check_choice('method', method, (AUTO, *SCALERS))
+    if class_prior is not None:
+        check_class_prior('class_prior', class_prior)
     if groups is not None:  # Checked before the long part.
         check_order(loader)
         if len(groups) == 0:
@@ -120,7 +129,7 @@ def calibrate(
             model = copy_model(model).eval()
         if device is not None:
             model = model.to(device)
-        calibrated = calibrate_source(model, source, scaler, groups=groups)
+        calibrated = calibrate_source(model, source, method, groups=groups, class_prior=class_prior)
         calibrated.model = apply_placement(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
@@ -129,9 +138,10 @@ def calibrate(
 def calibrate_source(
     model: nn.Module,
     source: Source,
-    scaler: LogitScaler | None,
+    method: str | LogitScaler | None,
     *,
     groups: Sequence[Hashable] | Tensor | None = None,
+    class_prior: Array | None = None,
     num_samples: int | None = None,
     cross_fit: bool | str = True,
     measure_all: bool = False,
@@ -147,9 +157,9 @@ def calibrate_source(
     Args:
         model: The model, in evaluation mode, which stays as it is.
         source: Held-out images.
-        scaler: A method with its options, not fitted; None to choose one by its cross-validated
-            likelihood.
+        method: See :func:`calibrate`.
         groups: The group of each image in the order of the data; None if every image is one.
+        class_prior: See :func:`calibrate`.
         num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
             classified images.
         cross_fit: Whether each image is scored by a scaling that was fitted without its fold;
@@ -169,8 +179,9 @@ def calibrate_source(
         first = next(batches)
         pixels = first.are_maps
         several_labels = first.several_labels
-        if scaler is not None:
-            scaler = scaler_for_head(scaler, first)
+        scaler = scaler_for_head(method, first)
+        if class_prior is not None:
+            check_prior_of_head(class_prior, first)
         if num_samples is None:
             num_samples = NUM_SAMPLES if pixels else math.inf
         all_batches: Iterable[ImagePredictions] = chain([first], batches)
@@ -185,6 +196,8 @@ def calibrate_source(
     information = logit_information(draw, independent.index)
     check_determined(draw, information if needs_information else None, pixels=pixels)
     fit = fit_scaling(draw, independent, scaler, pixels=pixels, cross_fit=cross_fit, seed=seed)
+    if class_prior is not None:
+        fit = shift_fit(fit, class_prior, draw.labels)
     placement = None
     if find_place and fit.scaler is not None:
         original = OriginalLogits(model, source.kept, source.run)
@@ -231,7 +244,40 @@ def calibrate_source(
         information=information,
         majority=majority_share(draw),
         unlabelled=draw.unlabelled or [],
+        class_prior=None if class_prior is None else as_tensor('class_prior', class_prior).tolist(),
     )
+
+
+def check_prior_of_head(class_prior: Array, predictions: ImagePredictions) -> None:
+    """Raise a UserError for frequencies that are not of the classes of a head."""
+    if predictions.several_labels:
+        raise UserError(
+            'class_prior is of one label: calibrate each label by itself, with '
+            'logits=lambda output: output[:, i]'
+        )
+    check_class_prior('class_prior', class_prior, num_classes=predictions.num_classes)
+
+
+def shift_fit(fit: Fit, class_prior: Array, labels: Tensor) -> Fit:
+    """Return a fit whose scaling of the model is shifted; those that score predictions stay.
+
+    Args:
+        fit: The fit.
+        class_prior: The frequencies of the classes in use, ``(K,)``.
+        labels: The labels of the fit, ``(M,)``.
+    """
+    scaler = fit.scaler
+    if scaler is None:
+        scaler = TemperatureScaler.from_parameters({'temperature': 1.0})
+    num_classes = len(as_tensor('class_prior', class_prior))
+    frequencies = torch.bincount(labels, minlength=num_classes).double() / len(labels)
+    if (frequencies == 0).any():
+        missing = (frequencies == 0).nonzero()[:, 0].tolist()
+        raise UserError(
+            f'class_prior needs a label of each class in the held-out data, and there is none of '
+            f'{missing[:MOST_EXAMPLES]}'
+        )
+    return replace(fit, scaler=shift_class_prior(scaler, class_prior, frequencies), errors={})
 
 
 def unmasked(batches: Iterable[ImagePredictions], method: str) -> Iterator[ImagePredictions]:
@@ -242,12 +288,22 @@ def unmasked(batches: Iterable[ImagePredictions], method: str) -> Iterator[Image
         yield batch
 
 
-def scaler_for_head(scaler: LogitScaler, predictions: ImagePredictions) -> Scaler:
-    """Return a scaler for a head: of several labels, one for each.
+def scaler_for_head(
+    method: str | LogitScaler | None, predictions: ImagePredictions
+) -> Scaler | None:
+    """Return a scaler for a head: of several labels, one for each; None if it is to be chosen.
 
     Raises:
         UserError: If the method is not for such a head.
     """
+    if method == AUTO:
+        return None
+    if method is None:
+        scaler = default_scaler(predictions.logits.shape[1])
+    elif isinstance(method, LogitScaler):
+        scaler = method
+    else:
+        scaler = SCALERS[method]()
     if predictions.several_labels:
         per_label = ScalerPerLabel(scaler)
         per_label.check_head(predictions.logits[:, 0])

@@ -73,6 +73,8 @@ class Calibrated:
         majority: The share of the most frequent class among the labels, in percent, which a model
             of use predicts better than; None of several labels.
         unlabelled: The classes without a label, by number or name.
+        class_prior: The frequencies of the classes in use that the scaling of the model was shifted
+            to; None if it was not.
         split: The name of the split of the fit; None for a loader.
         model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
     """
@@ -93,6 +95,7 @@ class Calibrated:
     information: float | None = None
     majority: float | None = None
     unlabelled: list = field(default_factory=list)
+    class_prior: list[float] | None = None
     split: str | None = None
     model: nn.Module | None = None
 
@@ -163,6 +166,7 @@ class Calibrated:
             'information': self.information,
             'majority': self.majority,
             'unlabelled': self.unlabelled,
+            'class_prior': self.class_prior,
             'fitted': None,
             'tested': None,
             'version': __version__,
@@ -193,7 +197,8 @@ class Calibrated:
     def _metrics_table(self) -> str:
         """Return the metrics before and after on each split, with their standard errors."""
         split_names = {'fitted': self.split, 'tested': 'test'}
-        headings = ['', *(metric_heading(PREFIX + name) for name in self.before)]
+        # ClasswiseECE is among the metrics of sigmoids alone, which have two classes.
+        headings = ['', *(metric_heading(PREFIX + name, num_classes=2) for name in self.before)]
         rows = []
         for name, effect in self.effects.items():
             row = self._metrics_row('before', effect.before, effect.errors['before'])
@@ -324,14 +329,25 @@ class Calibrated:
             )
         else:
             yield 'Before and after are of images that the scaling was fitted on.'
+        if self.class_prior is not None:
+            prior = ', '.join(f'{100 * frequency:.3g}' for frequency in self.class_prior)
+            yield (
+                f'The scaling of the model is then shifted to classes of which {prior} % are in '
+                'use. Before and after are without this shift, of the frequencies in these data.'
+            )
         if isinstance(self.scaler, ScalerPerLabel) and self.scaler.shared_labels:
             yield shared_sentence(self.scaler.shared_labels)
         for name, effect in self.effects.items():
             on_split = ' on test' if name == 'tested' else ''
-            yield (
+            sentence = (
                 f'{effect.changed:,} of {effect.num_predictions:,} predicted classes{on_split} '
-                'change.'
+                'change'
             )
+            if effect.changed and effect.threshold is not None:
+                sentence += (
+                    f', since P(y = 1) moves across the threshold {effect.threshold:g}, which stays'
+                )
+            yield f'{sentence}.'
         if self.placement is None:
             return
         if self.placement.reason is None:
@@ -357,9 +373,26 @@ class Calibrated:
                 f'{self._units()} are few, and tell of others less than the standard error says: '
                 'calibrate on more.'
             )
+        yield from self._sentences_about_rates()
         yield from data_warnings(
             self.information, self.unlabelled, self.before['accuracy'], self.majority
         )
+
+    def _sentences_about_rates(self) -> Iterator[str]:
+        """Yield which classes are predicted more or less often than they occur, after the scaling.
+
+        It is said of the last effect, which is that of a test split if there is one.
+        """
+        *_, effect = self.effects.values()
+        rates = effect.rates.get('before' if self.scaler is None else 'after')
+        if rates is None:
+            return
+        remedy = None
+        if self.scaler is not None and self.scaler.has_shift:
+            remedy = (
+                'the scaling has not seen these frequencies, so fit it to data like those in use'
+            )
+        yield from rates.sentences(remedy)
 
     def _signs_of_no_gain(self) -> Iterator[str]:
         """Yield what speaks against the scaling, and what to do."""

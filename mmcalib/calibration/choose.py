@@ -14,10 +14,13 @@ from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.folds import fit_folds
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
+from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.progress import progress
 
 NONE = 'none'
@@ -38,6 +41,18 @@ FEW_GROUPS_OF_LABELS = (
     'Of fewer than ten groups only a temperature is compared with no scaling: they do not tell '
     'which other scaling would hold on further ones.'
 )
+
+
+def default_scaler(num_logits: int) -> LogitScaler:
+    """Return a scaler of the default method: a temperature, and of one sigmoid Platt's map.
+
+    A temperature leaves the threshold of a sigmoid where it is, which weights of the classes move.
+    In 200 draws each of 100 to 20,000 images of 18 networks, trained plainly and with `pos_weight`,
+    the mean NLL after Platt's map was at most 0.003 nats above that after a temperature, and up to
+    0.5 nats below. The choice by a standard error stayed up to 0.13 nats above Platt's map, where
+    positives are rare (``tools/benchmarks/two_classes.py``).
+    """
+    return PlattScaler() if num_logits == 1 else TemperatureScaler()
 
 
 def helps_few_groups(temperature: float, standard_error: float) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.class_rates import ClassRates, RateTally
 from mmcalib.metrics.intervals import bootstrap_weights, metric_values
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
@@ -33,6 +34,9 @@ class Effect:
         num_predictions: The number of predictions that were measured.
         changed: The number of those whose predicted class is another after the scaling that was
             fitted to all, which is that of the calibrated model.
+        rates: Mean probability and frequency of each class by ``'before'`` and ``'after'``; empty
+            for too many images and classes.
+        threshold: The probability above which a sigmoid predicts its class; None of a softmax.
     """
 
     before: dict[str, float]
@@ -40,6 +44,8 @@ class Effect:
     errors: dict[str, dict[str, float]]
     num_predictions: int
     changed: int
+    rates: dict[str, ClassRates] = field(default_factory=dict)
+    threshold: float | None = None
 
 
 def measure_effect(
@@ -70,9 +76,13 @@ def measure_effect(
     """
     before = _stream(num_bins, gather)
     after = _stream(num_bins, gather)
+    are_of_sigmoids = False
+    rates_before = RateTally()
+    rates_after = RateTally()
     num_predictions = 0
     changed = 0
     for batch in batches:
+        are_of_sigmoids = batch.are_of_sigmoid
         for part in split_entries(batch):
             if fold_of_image is None:
                 folds = torch.zeros(len(part), dtype=torch.int64, device='cpu')
@@ -88,7 +98,14 @@ def measure_effect(
                 changed += int(((predicted != fold_part.predicted) & fold_part.valid).sum())
                 before.add(fold_part)
                 after.add(scaled)
+                rates_before.add(fold_part)
+                rates_after.add(scaled)
     shares = gather((num_predictions, changed))
+    rates = {}
+    for name, tally in (('before', rates_before), ('after', rates_after)):
+        class_rates = tally.rates(group_of_image, gather)
+        if class_rates is not None:
+            rates[name] = class_rates
     return Effect(
         before=dict(before.compute()),
         after=dict(after.compute()),
@@ -98,6 +115,8 @@ def measure_effect(
         },
         num_predictions=sum(share[0] for share in shares),
         changed=sum(share[1] for share in shares),
+        rates=rates,
+        threshold=threshold if any(gather(are_of_sigmoids)) else None,
     )
 
 

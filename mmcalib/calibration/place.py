@@ -250,7 +250,7 @@ def find_predicting_layers(
     # twice, and fails.
     shift = torch.zeros(len(logits), device=logits.device)
     if per_class:
-        shift = torch.arange(len(logits), device=logits.device) / 10
+        shift = torch.arange(1, len(logits) + 1, device=logits.device) / 10
     changing_names: list[str] = []
     for name in names:
         halves, changes = try_halving(original, [name], shift, sigmoids=sigmoids)

@@ -29,7 +29,7 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
 
     Attributes:
         out: File to write, a checkpoint or the ``.json`` file of a temperature.
-        method: Name of the method, ``'auto'`` to choose it.
+        method: Name of the method, ``'auto'`` to choose it, None for the default of the head.
         criterion: Criterion that a temperature minimises, None for its default.
         diagonal: Weight of the penalty on scales, None for the default of the method.
         off_diagonal: Weight of the penalty on off-diagonal elements, None for the default.
@@ -48,7 +48,7 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
     """
 
     out: str
-    method: str = 'temperature'
+    method: str | None = None
     criterion: str | None = None
     diagonal: float | None = None
     off_diagonal: float | None = None
@@ -97,10 +97,9 @@ def build_parser() -> ToolParser:
     group.add_argument(
         '--method',
         choices=[AUTO, *METHODS],
-        default='temperature',
         metavar='METHOD',
         help='%(choices)s; auto takes the simplest method within one standard error of the best '
-        'cross-validated likelihood (default: %(default)s)',
+        'cross-validated likelihood (default: temperature, for sigmoids platt)',
     )
     group.add_argument(
         '--criterion',

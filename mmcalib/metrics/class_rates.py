@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from mmcalib.metrics.unit_tables import sum_rows
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 # A difference counts from so many standard errors, and so many points, on.
 DISTINCT = 2.0
 LEAST_POINTS = 1.0
+# Sums are kept for each image and class, up to so many: 240 MB.
+MOST_SUMS = 10_000_000
 # A sentence names at most so many classes.
 MOST_NAMES = 5
 
@@ -25,14 +31,16 @@ class ClassRates:
         frequencies: Shares of the labels.
         standard_errors: Standard errors of the differences over independent units; NaN if these are
             not known.
+        are_of_labels: Whether they are of K labels, of which an image may have any number.
     """
 
     probs: list[float]
     frequencies: list[float]
     standard_errors: list[float]
+    are_of_labels: bool = False
 
     @classmethod
-    def from_totals(cls, totals: Tensor) -> ClassRates:
+    def from_totals(cls, totals: Tensor, *, are_of_labels: bool = False) -> ClassRates:
         """Return the rates of a ``(U, 3, K)`` table: count, labels and sum of probabilities.
 
         A table of one unit has no standard errors.
@@ -51,6 +59,7 @@ class ClassRates:
             probs=(100 * probs / count).tolist(),
             frequencies=(100 * labels / count).tolist(),
             standard_errors=errors,
+            are_of_labels=are_of_labels,
         )
 
     @property
@@ -72,28 +81,100 @@ class ClassRates:
             'standard_errors': self.standard_errors,
         }
 
-    def sentences(self, names: Sequence[object] | None = None) -> list[str]:
+    def sentences(self, remedy: str | None = None) -> list[str]:
         """Return a sentence on the classes whose rates differ; none if there are none.
 
         Args:
-            names: Names of the classes; None for their numbers.
+            remedy: What to do about it; None for the scalings that mend it.
         """
         differing = self.differing
         if not differing:
             return []
-        if len(self.probs) == 2:
+        are_two_classes = len(self.probs) == 2 and not self.are_of_labels
+        if remedy is None:
+            method = 'platt' if are_two_classes or self.are_of_labels else 'vector'
+            remedy = f'a temperature cannot mend that, {method} or auto can'
+        if are_two_classes:
             return [
                 f'P(y = 1) is {self.probs[1]:.1f} % on average, and {self.frequencies[1]:.1f} % of '
-                'the labels are 1: a temperature cannot mend that, platt or auto can.'
+                f'the labels are 1: {remedy}.'
             ]
         parts = []
         for index in differing[:MOST_NAMES]:
-            name = index if names is None else names[index]
-            parts.append(f'{name} ({self.probs[index]:.1f} and {self.frequencies[index]:.1f} %)')
+            parts.append(f'{index} ({self.probs[index]:.1f} and {self.frequencies[index]:.1f} %)')
         if len(differing) > MOST_NAMES:
             parts.append(f'{len(differing) - MOST_NAMES} more')
-        noun = 'class' if len(differing) == 1 else 'classes'
+        noun = 'labels' if self.are_of_labels else 'classes'
         return [
-            f'The mean probability differs from the frequency of the {noun} {", ".join(parts)}: a '
-            'temperature cannot mend that, vector or auto can.'
+            f'The mean probability is not the frequency of the {noun} {", ".join(parts)}: {remedy}.'
         ]
+
+
+class RateTally:
+    """Sums of the probabilities and labels of each class by image, of predictions in parts."""
+
+    def __init__(self) -> None:
+        self._totals: list[tuple[Tensor, Tensor]] = []
+        self._num_sums = 0
+        self._several_labels = False
+
+    def add(self, predictions: ImagePredictions) -> None:
+        """Add labelled predictions of known images."""
+        self._several_labels = predictions.several_labels
+        images, image_index = predictions.images.unique(return_inverse=True)
+        if predictions.several_labels:
+            num_columns = predictions.labels.shape[1]
+        else:
+            num_columns = predictions.num_classes
+        self._num_sums += len(images) * num_columns
+        if self._num_sums > MOST_SUMS:
+            self._totals.clear()
+            return
+        totals = torch.zeros(len(images), 3, num_columns, dtype=torch.float64, device='cpu')
+        totals.index_add_(0, image_index, totals_of_entries(predictions))
+        self._totals.append((images, totals))
+
+    def rates(
+        self, group_of_image: Tensor | None, gather: Callable[[Any], list]
+    ) -> ClassRates | None:
+        """Return the rates of all processes, None if the sums are too many.
+
+        Args:
+            group_of_image: The group of each image by its index, ``(n,)`` int64; None if every
+                image is a group.
+            gather: A function that returns a list of the values of all processes.
+        """
+        shares = gather((self._totals, self._num_sums, self._several_labels))
+        entries = [entry for share, _, _ in shares for entry in share]
+        if not entries or any(num_sums > MOST_SUMS for _, num_sums, _ in shares):
+            return None
+        images = torch.cat([image_index for image_index, _ in entries])
+        totals = torch.cat([image_totals for _, image_totals in entries])
+        if group_of_image is not None:
+            images = group_of_image[images]
+        totals = sum_rows(totals, images.unique(return_inverse=True)[1])
+        is_filled = totals[:, 0].sum(dim=1) > 0
+        are_of_labels = any(several_labels for _, _, several_labels in shares)
+        return ClassRates.from_totals(totals[is_filled], are_of_labels=are_of_labels)
+
+
+def totals_of_entries(predictions: ImagePredictions) -> Tensor:
+    """Return count, labels and sum of the probabilities of each class of N entries, ``(N, 3, K)``.
+
+    Of several labels it is ``(N, 3, L)``, of the probability that the label is present.
+    """
+    probs = predictions.class_probabilities()
+    valid = predictions.valid
+    if predictions.several_labels:
+        is_label = predictions.labels == 1
+        return torch.stack([valid, is_label, probs[:, 1] * valid], dim=1).double().cpu()
+    num_entries, num_classes = probs.shape[:2]
+    mask = valid.reshape(num_entries, 1, -1)
+    probs = probs.reshape(num_entries, num_classes, -1)
+    sum_of_probs = (probs * mask).sum(dim=2, dtype=torch.float64)
+    entry, _, position = mask.nonzero(as_tuple=True)
+    label = predictions.labels.reshape(num_entries, -1)[entry, position]
+    label_count = torch.bincount(entry * num_classes + label, minlength=num_entries * num_classes)
+    label_count = label_count.view(num_entries, num_classes).double()
+    count = label_count.sum(dim=1, keepdim=True).expand_as(label_count)
+    return torch.stack([count, label_count, sum_of_probs], dim=1).cpu()

@@ -14,12 +14,22 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics.bins import bin_index, equal_mass_bins
+from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
 from mmcalib.metrics.unit_tables import MOST_CLASSES, tables_by_image
+from mmcalib.options import check_integer
 from mmcalib.predictions.image_predictions import ImagePredictions
+
+
+def few_class_bins(counts: Counts) -> Tensor | None:
+    """Return the ``(3, K, B)`` bins of the probability of each class; None of many classes."""
+    class_bins = counts.strata.get('classes')
+    if class_bins is None or class_bins.shape[1] > MOST_CLASSES:
+        return None
+    return class_bins
 
 
 def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -33,8 +43,7 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
         'image_bins': torch.stack([image.bins for image in images]),
         'image_sums': torch.stack([image.sums for image in images]),
     }
-    class_bins = images[0].strata.get('classes')
-    if class_bins is not None and class_bins.shape[1] <= MOST_CLASSES:
+    if few_class_bins(images[0]) is not None:
         tables['image_class_bins'] = torch.stack([image.strata['classes'] for image in images])
     first = images[0].image
     if 'log_bins' in first:
@@ -73,6 +82,13 @@ def tables_of_classified(
     return tables
 
 
+def check_class(of_class: int, num_classes: int) -> None:
+    """Raise a UserError for a number that is no class."""
+    check_integer('of_class', of_class, least=0)
+    if of_class >= num_classes:
+        raise UserError(f'of_class must be from 0 to {num_classes - 1}, got {of_class}')
+
+
 def add_image_index(tables: Sequence[Tensor]) -> Tensor:
     """Return the rows of all images, each with the index of its image in front."""
     rows = []
@@ -104,6 +120,9 @@ class CalibrationStatistics:
             and of unlabelled ones; None if the protocol leaves out pixels by their labels.
         class_bins: ``(3, K, B)`` float64 bins of the predictions of each class; None if they were
             not counted.
+        probability_bins: ``(3, K, B)`` float64 bins of the probability of each class; None if no
+            metric needs them, and for many classes.
+        of_class: The class whose probability the bins are of; None for that of the predicted class.
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64 bins of the pixels in each range of distance from a
             boundary, see :mod:`~mmcalib.predictions.boundary`; None if they were not counted.
@@ -121,6 +140,8 @@ class CalibrationStatistics:
     image_labels: Tensor | None = None
     image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None
+    probability_bins: Tensor | None = None
+    of_class: int | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
     objects: Tensor | None = None
@@ -136,7 +157,7 @@ class CalibrationStatistics:
     def complete(self, other: CalibrationStatistics) -> None:
         """Add the metrics and tables that another metric with the same options has measured."""
         self.metrics |= other.metrics
-        for name in ('class_bins', 'classes', 'distance_bins', 'objects'):
+        for name in ('class_bins', 'probability_bins', 'classes', 'distance_bins', 'objects'):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 
@@ -159,6 +180,31 @@ class CalibrationStatistics:
         index = bin_index(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
         bins = torch.zeros(3, num_bins, dtype=torch.float64, device='cpu')
         return bins.index_add_(1, index, self.narrow_bins)
+
+    def for_class(self, of_class: int) -> CalibrationStatistics:
+        """Return the statistics of the probability of one class, of bins of equal width.
+
+        Raises:
+            UserError: If these bins are not known, or there is no such class.
+        """
+        if self.probability_bins is None:
+            raise UserError(
+                'of_class needs the bins of each class, of up to 30 classes: measure ClasswiseECE '
+                'too, or give probs and labels'
+            )
+        check_class(of_class, self.probability_bins.shape[1])
+        bins = self.probability_bins[:, of_class]
+        image_bins = None
+        if self.image_class_bins is not None:
+            image_bins = self.image_class_bins[:, :, of_class]
+        return CalibrationStatistics(
+            metrics={'ECE': calibration_error(bins).item()},
+            protocol=self.protocol,
+            num_bins=self.num_bins,
+            narrow_bins=bins[:, bins[0] > 0],
+            image_bins=image_bins,
+            of_class=of_class,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write to an ``.npz`` file, making its folder."""

@@ -20,7 +20,7 @@ from mmcalib.metrics.measured import Measured, Value
 from mmcalib.metrics.names import MACRO
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.statistics import CalibrationStatistics, few_class_bins
 from mmcalib.metrics.unit_tables import (
     UnitTables,
     class_table,
@@ -277,6 +277,7 @@ class StreamingMetrics:
             protocol=self.protocol_name,
             num_bins=self.num_bins,
             narrow_bins=MEMORY.memory.copy(whole.condensed_table()),
+            probability_bins=few_class_bins(whole),
         )
         class_totals = None
         if 'classes' in whole.strata:
@@ -293,6 +294,7 @@ class StreamingMetrics:
         unit = 'prediction'
         if (tables.bins[:, 0].sum(dim=1) > 1).any():
             statistics.image_bins = MEMORY.memory.copy(tables.bins)
+            statistics.image_class_bins = tables.class_bins
             unit = 'image'
         if groups is not None:
             unit = 'group'

@@ -101,7 +101,7 @@ def tables_by_image(
         return UnitTables(bins, sums)
     if part.are_maps:
         return UnitTables(bins, sums, class_bins[None])
-    probs = part.class_probabilities()[part.valid].cpu()
+    probs = part.class_probabilities().movedim(1, -1)[part.valid].cpu()
     num_classes = probs.shape[1]
     classes = torch.arange(num_classes, device='cpu')
     is_label = part.labels[part.valid].cpu()[:, None] == classes

@@ -13,8 +13,10 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from mmcalib.calibration.choose import default_scaler
 from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
 from mmcalib.errors import UserError
+from mmcalib.names import AUTO
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.openmmlab.heads import (
@@ -24,7 +26,8 @@ from mmcalib.openmmlab.heads import (
     returns_scores,
 )
 from mmcalib.openmmlab.samples import read_samples, sample_name, with_logits
-from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -80,20 +83,27 @@ class RunnerSource:
         self.gather = all_gather_object
         self.kept = KeptBatches()
 
-    def expected_placement(self, model: nn.Module, scaler: LogitScaler) -> Placement:
+    def expected_placement(self, model: nn.Module, method: str | LogitScaler | None) -> Placement:
         """Return where a scaling will probably go, found on the first batch, before a long pass.
 
         Args:
             model: The model.
-            scaler: The method with its options, fitted or not; of several labels, that of each.
+            method: See :func:`mmcalib.calibrate`.
 
         Raises:
             UserError: If the method is not for such a head.
         """
-        if self.several_labels:
-            scaler = ScalerPerLabel(scaler)
         first = KeptBatch(next(iter(self.loader)))
         original = OriginalLogits(model, [first], self.run)
+        if isinstance(method, LogitScaler):
+            scaler: Scaler = method
+        elif method == AUTO:
+            scaler = TemperatureScaler()
+        else:
+            num_logits = 1 if self.several_labels else len(original.logits_on(first)[0])
+            scaler = default_scaler(num_logits)
+        if self.several_labels:
+            scaler = ScalerPerLabel(scaler)
         layers, reason = layers_for(original, scaler, sigmoids=self.several_labels)
         return Placement(layers=layers, reason=reason)
 

@@ -25,6 +25,7 @@ class PlattScaler(AffineScaler):
     """
 
     method = 'platt'
+    per_class = True
     takes_masked_classes = False
     learned = {'scale': 0, 'shift': 0}
     heads = ('sigmoid',)

@@ -44,6 +44,7 @@ class ScalerPerLabel:
         self.method = scaler.method
         self.affine = scaler.affine
         self.per_class = scaler.per_class
+        self.has_shift = scaler.has_shift
         self.scalers: list[LogitScaler] = []
         self.shared_labels: list[int] = []
 

@@ -193,8 +193,7 @@ class LogitScaler(BaseEstimator):
             UserError: If they leave the scaling undetermined.
         """
         first_label = rows.labels[0]
-        has_free_shift = 'shift' in self.learned and not self.by_class
-        if has_free_shift and not (rows.labels != first_label).any():
+        if self.has_shift and not (rows.labels != first_label).any():
             raise UserError(
                 f'all labels have class {first_label}: a shift would learn to predict nothing '
                 'else. Use a temperature, or data with more classes'
@@ -400,6 +399,11 @@ class LogitScaler(BaseEstimator):
                 f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2), got '
                 f'{shape}; use a temperature'
             )
+
+    @property
+    def has_shift(self) -> bool:
+        """Whether it shifts the log-odds of classes, whatever class is predicted."""
+        return 'shift' in self.learned and not self.by_class
 
     @property
     def tensors(self) -> dict[str, Tensor]:

@@ -17,10 +17,11 @@ from mmcalib.metrics.definitions import metric_value
 from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.measured import Measured
-from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.statistics import CalibrationStatistics, check_class
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
+from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_confidences
 from mmcalib.visualization.panels import (
     Panel,
     PlottedRun,
@@ -35,6 +36,7 @@ from mmcalib.visualization.panels import (
 from mmcalib.visualization.style import COLOURS, GREY, Look
 
 TITLE_METRICS = ('ECE', 'AECE')
+PREDICTED = 'predicted'
 BLUE = COLOURS[0]
 ACCURACY_COLOUR = '#A6CFE8'
 GAP_COLOUR = '#B34700'
@@ -70,6 +72,27 @@ class Bins(NamedTuple):
     accuracy: np.ndarray
 
 
+class DiagramWords(NamedTuple):
+    """Words of a diagram: of the predicted class, or of one class."""
+
+    accuracy: str = 'accuracy'
+    confidence: str = 'confidence'
+    too_high: str = 'over-confident by'
+    too_low: str = 'under-confident by'
+
+
+def diagram_words(of_class: int | None) -> DiagramWords:
+    """Return the words of a diagram of the probability of a class, None for the predicted one."""
+    if of_class is None:
+        return DiagramWords()
+    return DiagramWords(
+        accuracy=f'share of labels {of_class}',
+        confidence=f'P(y = {of_class})',
+        too_high='too high by',
+        too_low='too low by',
+    )
+
+
 @dataclass(frozen=True)
 class DiagramOptions:
     """Options of a reliability diagram, see :func:`draw_reliability`."""
@@ -93,6 +116,7 @@ def draw_reliability(
     overlay: bool = False,
     zoom: Sequence[float] | None = None,
     scale: str = 'linear',
+    of_class: int | str | None = None,
 ) -> Figure:
     r"""Draw accuracy against confidence for one evaluation, or several.
 
@@ -113,6 +137,9 @@ def draw_reliability(
         zoom: Part of both axes, in percent, to enlarge in an inset; None for no inset.
         scale: ``'linear'``, or ``'logit'`` for axes of log-odds, on which 90, 99 and 99.9 % are
             equally far apart, as pixels need; its bins are of equal count.
+        of_class: The class whose probability is drawn, with the share of its labels in place of the
+            accuracy; ``'predicted'`` for the confidence of the predicted class. None for class 1
+            where the bins of two classes are known, and else for the predicted class.
 
     Returns:
         The figure; ``savefig`` writes it.
@@ -123,6 +150,7 @@ def draw_reliability(
             100, or the scale is another.
     """
     check_drawable(runs)
+    runs = {name: choose_class(statistics, of_class) for name, statistics in runs.items()}
     log_odds = check_choice('scale', scale, ('linear', 'logit')) == 'logit'
     if num_bins is not None:
         check_integer('num_bins', num_bins)
@@ -135,6 +163,8 @@ def draw_reliability(
         zoom=zoom,
         log_odds=log_odds,
     )
+    for statistics in runs.values():
+        check_bins_known(statistics, options)
     figure, diagram_panels = panels(runs, below=(0.3,), overlay=overlay)
     for panel in diagram_panels:
         _draw_panel(panel, options)
@@ -144,6 +174,31 @@ def draw_reliability(
         )
     add_legend(figure)
     return figure
+
+
+def choose_class(
+    statistics: CalibrationStatistics, of_class: int | str | None
+) -> CalibrationStatistics:
+    """Return what is drawn of statistics, see `of_class` of :func:`draw_reliability`."""
+    if statistics.of_class is not None or of_class == PREDICTED:
+        return statistics
+    if of_class is None:
+        bins = statistics.probability_bins
+        if bins is None or bins.shape[1] != 2:
+            return statistics
+        of_class = 1
+    return statistics.for_class(of_class)
+
+
+def check_bins_known(statistics: CalibrationStatistics, options: DiagramOptions) -> None:
+    """Refuse other bins of a class than those that were counted."""
+    has_fine_bins = statistics.narrow_bins.shape[1] > statistics.num_bins
+    if statistics.of_class is None or has_fine_bins or options.uses_metric_bins(statistics):
+        return
+    raise UserError(
+        f'of a class {statistics.num_bins} bins of equal width were counted: draw these, or give '
+        "probs and labels, or of_class='predicted'"
+    )
 
 
 def _draw_panel(panel: Panel, options: DiagramOptions) -> None:
@@ -167,8 +222,9 @@ def _draw_panel(panel: Panel, options: DiagramOptions) -> None:
         _draw_distribution(histogram, run, options)
     for axes in diagrams:
         draw_diagonal(axes)
-    diagram.set(xlim=(0, 100), ylim=(0, 100), ylabel='accuracy (%)')
-    histogram.set(xlim=(0, 100), ylim=(0, None), xlabel='confidence (%)')
+    words = diagram_words(panel.runs[0].content.of_class)
+    diagram.set(xlim=(0, 100), ylim=(0, 100), ylabel=f'{words.accuracy} (%)')
+    histogram.set(xlim=(0, 100), ylim=(0, None), xlabel=f'{words.confidence} (%)')
     histogram.set_ylabel('share of\npredictions (%)')
     if options.log_odds:
         _set_log_odds_scale(diagram, histogram, bins_by_run)
@@ -185,6 +241,8 @@ def _run_title(run: PlottedRun, options: DiagramOptions) -> str:
         note = f'{statistics.num_bins} bins'
         if not options.uses_metric_bins(statistics):
             note = f'errors of {note}'
+    if statistics.of_class is not None:
+        errors = {f'{key} of P(y = {statistics.of_class})': errors[key] for key in errors}
     separator = ', ' if options.overlay else '\n'
     return statistics_title(run.label, statistics, errors, note=note, separator=separator)
 
@@ -204,7 +262,7 @@ def _draw_single_run(
     has_band = options.uses_metric_bins(statistics) and statistics.image_bins is not None
     band = accuracy_band(statistics.image_bins) if has_band else None
     for axes in diagrams:
-        draw_bars(axes, bins, band)
+        draw_bars(axes, bins, band, words=diagram_words(statistics.of_class))
 
 
 def filled_bins(table: Tensor) -> Bins:
@@ -232,20 +290,27 @@ def _add_inset(axes: Axes, bins_by_run: Sequence[Bins], zoom: Sequence[float]) -
     return inset
 
 
-def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
+def draw_bars(
+    axes: Axes,
+    bins: Bins,
+    band: np.ndarray | None = None,
+    *,
+    words: DiagramWords = DiagramWords(),  # noqa: B008 (It cannot be changed.)
+) -> None:
     """Draw the bins of an evaluation and the gaps between their confidence and accuracy.
 
     Args:
         axes: Axes in percent.
         bins: Bins of equal width.
         band: ``(2, n)`` bounds of the accuracies, in percent; None to draw none.
+        words: The words of the legend.
     """
     zeros = np.zeros_like(bins.accuracy)
     every_bin = bins.count > 0
     _draw_chosen_bars(
-        axes, bins, every_bin, bins.accuracy, zeros, color=ACCURACY_COLOUR, label='accuracy'
+        axes, bins, every_bin, bins.accuracy, zeros, color=ACCURACY_COLOUR, label=words.accuracy
     )
-    _draw_gaps(axes, bins)
+    _draw_gaps(axes, bins, words)
     axes.vlines(bins.left[1:], 0, 100, color='white', linewidth=0.6)
     axes.hlines(bins.accuracy, bins.left, bins.right, color=BLUE, linewidth=1.8)
     is_faded = bins.count < FEW_IN_BIN
@@ -271,11 +336,11 @@ def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
             ecolor='black',
             elinewidth=1,
             zorder=4,
-            label='95 % interval of accuracy',
+            label=f'95 % interval of {words.accuracy}',
         )
 
 
-def _draw_gaps(axes: Axes, bins: Bins) -> None:
+def _draw_gaps(axes: Axes, bins: Bins, words: DiagramWords) -> None:
     """Draw the gaps between confidence and accuracy, in the colour and hatch of their sign."""
     gap = bins.conf - bins.accuracy
     _draw_chosen_bars(
@@ -287,7 +352,7 @@ def _draw_gaps(axes: Axes, bins: Bins) -> None:
         facecolor='#F3B48A',
         edgecolor=GAP_COLOUR,
         hatch='////',
-        label='over-confident by',
+        label=words.too_high,
     )
     _draw_chosen_bars(
         axes,
@@ -298,7 +363,7 @@ def _draw_gaps(axes: Axes, bins: Bins) -> None:
         facecolor='#8FD6BE',
         edgecolor='#00664A',
         hatch='....',
-        label='under-confident by',
+        label=words.too_low,
     )
 
 
@@ -364,8 +429,11 @@ def _draw_distribution(axes: Axes, run: PlottedRun, options: DiagramOptions) -> 
     total = fine_count.sum()
     mean_accuracy = 100 * fine_correct.sum() / total
     mean_conf = 100 * fine_conf_sum.sum() / total
-    axes.axvline(mean_accuracy, color='black', linewidth=1.3, label='mean accuracy')
-    axes.axvline(mean_conf, color='black', linewidth=1.3, linestyle=':', label='mean confidence')
+    words = diagram_words(run.content.of_class)
+    axes.axvline(mean_accuracy, color='black', linewidth=1.3, label=f'mean {words.accuracy}')
+    axes.axvline(
+        mean_conf, color='black', linewidth=1.3, linestyle=':', label=f'mean {words.confidence}'
+    )
 
 
 def percent_to_log_odds(percent: np.ndarray) -> np.ndarray:
@@ -424,10 +492,13 @@ def reliability_diagram(
     correct: Array | None = None,
     num_bins: int | None = None,
     ignore_index: int | None = None,
+    of_class: int | str | None = None,
     title: str = '',
     **options,
 ) -> Figure:
     """Draw accuracy against confidence, with ECE and AECE in the title.
+
+    Of one sigmoid, the share of labels 1 is drawn against P(y = 1).
 
     >>> probs, labels = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]
     >>> figure = reliability_diagram(probs, labels, title='three predictions')
@@ -453,6 +524,9 @@ def reliability_diagram(
             labels; measured with an interval of images or groups, its bins of equal width have
             intervals. Or several measurements by name, with a panel each.
         num_bins: B, for the diagram and both errors; None for 15, or that of the measurement.
+        of_class: The class whose probability is drawn, with the share of its labels; or
+            ``'predicted'`` for confidence and accuracy of the predicted class. None is the latter,
+            and class 1 for one sigmoid.
         title: Text above the figure, which says of several labels that they are pooled.
         options: `equal_mass`, `overlay`, `zoom` and `scale` of
             :func:`~mmcalib.visualization.draw_reliability`, which says what is drawn.
@@ -465,9 +539,17 @@ def reliability_diagram(
     """
     if isinstance(probs, (Mapping, float)):
         check_no_arrays(labels, conf, correct, ignore_index)
-        return draw_reliability(measured_statistics(probs, title), num_bins=num_bins, **options)
+        return draw_reliability(
+            measured_statistics(probs, title), num_bins=num_bins, of_class=of_class, **options
+        )
     num_bins = 15 if num_bins is None else num_bins
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
+    if of_class is None and predictions.are_of_sigmoid:
+        of_class = 1
+    if of_class == PREDICTED:
+        of_class = None
+    if of_class is not None:
+        predictions = predictions_of_class(predictions, of_class)
     counts = count_predictions(predictions, TITLE_METRICS, num_bins=num_bins)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
@@ -479,5 +561,20 @@ def reliability_diagram(
         protocol='pooled',
         num_bins=num_bins,
         narrow_bins=counts.condensed_table(),
+        of_class=of_class,
     )
     return draw_reliability({title: statistics}, **options)
+
+
+def predictions_of_class(predictions: ImagePredictions, of_class: int) -> ImagePredictions:
+    """Return the probability of a class as a confidence, which is correct where it is the label.
+
+    Raises:
+        UserError: If there is no such class, or confidences alone are known.
+    """
+    if predictions.are_bare_confidences:
+        raise UserError('of_class needs probs and labels, not conf and correct')
+    check_class(of_class, predictions.num_classes)
+    prob = predictions.class_probabilities()[:, of_class]
+    of_this_class = predictions_from_confidences(prob, predictions.labels == of_class)
+    return of_this_class.within(predictions.valid)

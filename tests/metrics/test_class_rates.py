@@ -146,6 +146,6 @@ def test_rates_sentence_weighted_sigmoid_names_both_rates_and_the_remedy():
 def test_rates_sentence_of_several_classes_names_those_that_differ():
     rates = ClassRates([50.0, 30.0, 20.0], [40.0, 30.5, 29.5], [1.0, 1.0, 1.0])
     assert rates.differing == [0, 2]
-    (sentence,) = rates.sentences(['cat', 'dog', 'cow'])
-    assert 'classes cat (50.0 and 40.0 %), cow (20.0 and 29.5 %)' in sentence
+    (sentence,) = rates.sentences()
+    assert 'of the classes 0 (50.0 and 40.0 %), 2 (20.0 and 29.5 %)' in sentence
     assert 'vector or auto' in sentence

@@ -175,3 +175,70 @@ def test_reliability_diagram_arrays_equal_loop():
         assert '95 %' not in words(figure)
     equal = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
     assert 'bins of equal count' in words(equal) and equal.axes[0].child_axes
+
+
+def binary_rows(num_images=400):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(num_images, generator=generator)
+    labels = (torch.rand(num_images, generator=generator) < (logits - 1).sigmoid()).long()
+    return logits.sigmoid(), labels
+
+
+def drawn_heights(figure):
+    """Return the tops of the bars, each a line across its bin, in percent."""
+    (lines,) = (
+        entry
+        for entry in figure.axes[0].collections
+        if type(entry).__name__ == 'LineCollection' and entry.get_linewidth()[0] == 1.8
+    )
+    return [segment[0][1] for segment in lines.get_segments()]
+
+
+@pytest.mark.parametrize('of_class', [None, 1])
+def test_reliability_of_one_sigmoid_shows_the_share_of_positives(of_class):
+    probs, labels = binary_rows()
+    figure = mmcalib.reliability_diagram(probs, labels, num_bins=5, of_class=of_class)
+    expected = []
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        in_bin = (probs > low) & (probs <= low + 0.2)
+        expected.append(100 * labels[in_bin].double().mean().item())
+    assert drawn_heights(figure) == pytest.approx(expected)
+    assert figure.axes[0].get_ylabel() == 'share of labels 1 (%)'
+    assert figure.axes[1].get_xlabel() == 'P(y = 1) (%)'
+
+
+def test_reliability_of_a_measured_sigmoid_equals_that_of_its_arrays():
+    probs, labels = binary_rows()
+    expected = drawn_heights(mmcalib.reliability_diagram(probs, labels))
+    for measured in (mmcalib.measure(probs, labels), mmcalib.measure(probs, labels, interval=0.9)):
+        assert drawn_heights(mmcalib.reliability_diagram(measured)) == pytest.approx(expected)
+
+
+def test_reliability_of_the_predicted_class_is_drawn_on_request():
+    probs, labels = binary_rows()
+    for given in ((probs, labels), (mmcalib.measure(probs, labels),)):
+        figure = mmcalib.reliability_diagram(*given, of_class='predicted')
+        assert figure.axes[0].get_ylabel() == 'accuracy (%)'
+
+
+@pytest.mark.parametrize(
+    ('given', 'options', 'words'),
+    [
+        ('arrays', dict(of_class=3), 'of_class must be from 0 to 2, got 3'),
+        ('arrays', dict(of_class=-1), 'of_class must be an integer'),
+        ('measured', dict(of_class=1), 'measure ClasswiseECE'),
+        ('classes', dict(of_class=1, num_bins=7), '15 bins of equal width were counted'),
+        ('confidences', dict(of_class=1), 'needs probs and labels'),
+    ],
+)
+def test_reliability_of_a_class_that_is_not_known_raises(given, options, words):
+    probs = torch.full((6, 3), 1 / 3)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    arguments = {
+        'arrays': dict(probs=probs, labels=labels),
+        'measured': dict(probs=mmcalib.measure(probs, labels)),
+        'classes': dict(probs=mmcalib.measure(probs, labels, ['ECE', 'ClasswiseECE'])),
+        'confidences': dict(conf=probs[:, 0], correct=labels == 0),
+    }
+    with pytest.raises(ValueError, match=words):
+        mmcalib.reliability_diagram(**arguments[given], **options)

@@ -3,6 +3,7 @@
     python tools/benchmarks/guarantees.py
     python tools/benchmarks/guarantees.py --table thresholds --sets 1000
     python tools/benchmarks/guarantees.py --table comparisons --sets 1000
+    python tools/benchmarks/guarantees.py --table classes --sets 1000
     python tools/benchmarks/guarantees.py WORK_DIR … --splits 1000
 
 Without work dirs: intervals of an ECE, over predictions that are independent or of images. Beside
@@ -22,6 +23,11 @@ With `--table comparisons`: how often the intervals of `mmcalib.compare` contain
 difference of two models, with their mean width in brackets. 70 % of the confidences of both are
 equal, and 80 % of what decides about being correct is shared; NLL is that of being correct. `ECE,
 bias ignored` are the quantiles of the resampled differences.
+
+With `--table classes`: how often the intervals of `measure` contain the true ClasswiseECE and
+rate_gap of 2 and 10 classes, with their mean width in brackets. Each prediction is one of 500
+vectors of probabilities, whose labels are drawn from other, known ones; the labels of a group of 20
+predictions lean to one side or the other together.
 
 With work dirs: the images of tested runs (their calibration.npz) are split at random into two
 halves; a threshold is fitted to one half and tried on the other. `found` is the share of tries that
@@ -46,12 +52,14 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import CalibrationStatistics, risk_threshold, threshold
+from mmcalib.metrics import CalibrationStatistics, measure, risk_threshold, threshold
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds
-from mmcalib.metrics.paired_intervals import UnitTables, difference_intervals
+from mmcalib.metrics.names import INTERVAL
+from mmcalib.metrics.paired_intervals import difference_intervals
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.tables import TextTable
 
 BINS = 15
@@ -334,6 +342,75 @@ def print_comparisons(args):
     print_table(['units', 'true ECEs', *COMPARED[:-1], 'ECE, bias ignored'], rows)
 
 
+def class_vectors(num_classes, sharpness, bias, rng):
+    """Return probabilities and true label frequencies of 500 kinds of predictions, ``(500, K)``."""
+    logits = 2 * rng.standard_normal((500, num_classes))
+    probs = torch.tensor(sharpness * logits).softmax(dim=1).numpy()
+    frequencies = torch.tensor(logits + bias * (np.arange(num_classes) == 0)).softmax(dim=1)
+    return probs, frequencies.numpy()
+
+
+def true_class_errors(probs, frequencies):
+    """Return the ClasswiseECE and rate_gap of equally frequent kinds of predictions, in percent."""
+    gaps = probs - frequencies
+    bin_index = np.clip(np.ceil(probs * BINS) - 1, 0, BINS - 1).astype(int)
+    errors = []
+    for class_gaps, class_index in zip(gaps.T, bin_index.T, strict=True):
+        errors.append(np.abs(np.bincount(class_index, class_gaps, BINS)).sum())
+    return 100 * np.mean(errors) / len(probs), 100 * np.abs(gaps.mean(axis=0)).max()
+
+
+def draw_labels(frequencies, group_index, rng):
+    """Return labels of predictions, ``(n,)``, which lean to one side in half of the groups."""
+    sides = rng.choice([-1, 1], group_index.max() + 1)[group_index]
+    lean = np.where(np.arange(frequencies.shape[1]) % 2, 1.0, -1.0)
+    lean = lean - (frequencies * lean).sum(axis=1, keepdims=True)
+    leaning = frequencies * (1 + 0.4 * sides[:, None] * lean)
+    cumulative = leaning.cumsum(axis=1)
+    return (cumulative < rng.uniform(size=(len(leaning), 1)) * cumulative[:, -1:]).sum(axis=1)
+
+
+def class_row(group_size, num_classes, model, count, *, sets):
+    """Return the cells of one row of the table of classes."""
+    rng = np.random.default_rng(0)
+    probs, frequencies = class_vectors(num_classes, *model, rng)
+    truth = true_class_errors(probs, frequencies)
+    group_index = np.arange(count * group_size) // group_size
+    ends = []
+    for _ in range(sets):
+        kind = rng.integers(len(probs), size=len(group_index))
+        labels = draw_labels(frequencies[kind], group_index, rng)
+        measured = measure(
+            probs[kind],
+            labels,
+            ['ClasswiseECE', 'rate_gap'],
+            interval=COVERAGE,
+            groups=group_index,
+        )
+        ends.append(
+            [[measured[f'{name}{ending}'] for ending in INTERVAL] for name in measured.names]
+        )
+    low, high = np.moveaxis(np.array(ends), 2, 0)
+    holds = ((low <= truth + np.array(1e-9)) & (high >= truth)).mean(axis=0)
+    cells = [f'{value:.2f}' for value in truth]
+    for share, width in zip(holds, (high - low).mean(axis=0), strict=True):
+        cells.append(f'{100 * share:.1f} % ({width:.1f})')
+    return cells
+
+
+def print_class_table(args):
+    """Print how often intervals contain the true errors of classes."""
+    headings = ['units', 'number', 'classes', 'true ClasswiseECE', 'true rate_gap']
+    rows = []
+    for group_size, counts in ((1, (100, 1_000, 10_000)), (20, (20, 100, 500))):
+        unit = 'predictions' if group_size == 1 else f'groups of {group_size}'
+        for count, num_classes, model in product(counts, (2, 10), ((1, 0), (2, 0), (1, 1))):
+            cells = class_row(group_size, num_classes, model, count, sets=args.sets)
+            rows.append([unit, f'{count:,}', str(num_classes), *cells])
+            print('  '.join(rows[-1]), flush=True)
+    print_table([*headings, 'ClasswiseECE', 'rate_gap'], rows)
+
+
 def hoeffding_bentkus(shares, risk):
     """Return p-values of a mean of at most the risk, for terms in [0, 1] of images."""
     size = shares.num_groups
@@ -466,6 +543,7 @@ TABLES = {
     'intervals': print_interval_table,
     'thresholds': print_simulated_thresholds,
     'comparisons': print_comparisons,
+    'classes': print_class_table,
 }
 
 

@@ -34,6 +34,7 @@ from mmcalib.commands.calibrate.refusals import (
 )
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
 from mmcalib.errors import UserError
+from mmcalib.names import AUTO
 from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.runner_source import RunnerSource
@@ -84,7 +85,7 @@ def calibrate_model(options: CalibrateOptions) -> None:
     The model runs once over the images of a classifier, and twice over maps, which are too large
     to be kept.
     """
-    scaler = make_scaler(options)
+    method = make_scaler(options)
     run = prepare(options)
     runner = build_runner(run.cfg)
     if options.writes_temperature:
@@ -104,7 +105,7 @@ def calibrate_model(options: CalibrateOptions) -> None:
         division = Division(division.split, is_whole_test=True, tests=False)
     if division.is_whole_test:
         print_log(SAME_DATA.format(seed=options.seed), 'current')
-    calibrated = calibrate_runner(runner, scaler, loaders, options, division, sink)
+    calibrated = calibrate_runner(runner, method, loaders, options, division, sink)
     if calibrated.scaler is not None and is_main_process():
         record = {
             **calibrated.to_dict(),
@@ -209,7 +210,7 @@ def data_classes(loader: Iterable) -> Sequence[str]:
 
 def calibrate_runner(
     runner: Runner,
-    scaler: LogitScaler | None,
+    method: str | LogitScaler | None,
     loaders: Mapping[str, Iterable],
     options: CalibrateOptions,
     division: Division,
@@ -219,7 +220,7 @@ def calibrate_runner(
 
     Args:
         runner: The Runner, whose model has its weights.
-        scaler: The method with its options, not fitted; None to choose it.
+        method: See :func:`mmcalib.calibrate`.
         loaders: The loaders of the split of the fit, and of the test split if there is one.
         options: The options of the command.
         division: The images of the fit and of the measurement.
@@ -231,19 +232,19 @@ def calibrate_runner(
     """
     loader = loaders[division.split]
     group_of_image = groups_of_images(loader.dataset, options.groups)
-    if division.is_whole_test or scaler is None:
+    if division.is_whole_test or method == AUTO:
         check_groups(group_of_image, options)
     source = split_source(runner, division.split, loader)
     expected = Placement(reason='a mean is in no single model')
     if sink.has_model:
-        expected = source.expected_placement(runner.model, scaler or TemperatureScaler())
-        if expected.reason is not None or scaler is None:
+        expected = source.expected_placement(runner.model, method)
+        if expected.reason is not None or method == AUTO:
             check_file(options.config_beside, options)
     source.use_placement(expected)
     calibrated = calibrate_source(
         runner.model,
         source,
-        scaler,
+        method,
         groups=group_of_image,
         num_samples=options.samples,
         cross_fit=True if division.is_whole_test else 'if cheap',

@@ -51,24 +51,29 @@ class Forced:
         self.reasons.append(reason)
 
 
-def make_scaler(options: CalibrateOptions) -> LogitScaler | None:
-    """Return the scaler that the options ask for; None if it is to be chosen."""
+def make_scaler(options: CalibrateOptions) -> str | LogitScaler | None:
+    """Return the scaler that the options ask for, AUTO, or None for the default of the head."""
     scaler_options = {}
     for name in ('criterion', 'diagonal', 'off_diagonal', 'intercept'):
         value = getattr(options, name)
         if value is not None:
             scaler_options[name] = value
-    scaler_class = None if options.method == AUTO else SCALERS[options.method]
+    method = options.method
+    if method is None:
+        if not scaler_options and not options.writes_temperature:
+            return None
+        method = 'temperature'
+    scaler_class = None if method == AUTO else SCALERS[method]
     accepted = inspect.signature(scaler_class).parameters if scaler_class else ()
     wrong = [f'--{name.replace("_", "-")}' for name in scaler_options if name not in accepted]
     if wrong:
-        raise UserError(f'--method {options.method} does not take {", ".join(wrong)}')
+        raise UserError(f'--method {method} does not take {", ".join(wrong)}')
     if options.writes_temperature and scaler_class is not TemperatureScaler:
         raise UserError(
             f'--out {options.out}: only a temperature can calibrate a mean: use '
             '--method temperature'
         )
-    return scaler_class(**scaler_options) if scaler_class else None
+    return scaler_class(**scaler_options) if scaler_class else AUTO
 
 
 def check_options(options: CalibrateOptions) -> None:

@@ -19,6 +19,7 @@ from mmcalib.metrics.outcomes import Outcomes, compute_outcomes, true_indices
 from mmcalib.metrics.protocols import PROTOCOLS, check_background, foreground
 from mmcalib.metrics.statistics import (
     CalibrationStatistics,
+    few_class_bins,
     tables_of_classified,
     tables_of_images,
 )
@@ -284,6 +285,7 @@ class CalibrationMetric(ListMetric):
             num_bins=self.num_bins,
             narrow_bins=whole.condensed_table(),
             class_bins=class_bins,
+            probability_bins=few_class_bins(whole),
             classes=class_names,
             distance_bins=whole.strata.get('distance'),
             **image_tables,
