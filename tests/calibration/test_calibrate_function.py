@@ -173,7 +173,11 @@ def test_calibrate_several_labels_standard_errors_are_those_of_each():
     labels[:, 1] = 0
     groups = [index // 5 for index in range(150)]
     calibrated = mmcalib.calibrate(
-        network, make_loader(inputs, labels), groups=groups, ignore_index=-1
+        network,
+        make_loader(inputs, labels),
+        method='temperature',
+        groups=groups,
+        ignore_index=-1,
     )
     with torch.no_grad():
         logits = network(inputs)
