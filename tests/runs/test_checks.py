@@ -59,6 +59,19 @@ def test_check_selection_key_not_measured_raises(metrics, key, rule, message):
         check_selection(runner)
 
 
+class PartsEvaluator(Evaluator):
+    """An evaluator that names the keys of each part of the data."""
+
+
+def test_check_selection_key_of_own_evaluator_is_allowed():
+    runner = SimpleNamespace(
+        cfg=dict(val_dataloader=True),
+        val_evaluator=PartsEvaluator([ACCURACY]),
+        hooks=[CheckpointHook(save_best='first/accuracy/top1', rule='greater')],
+    )
+    check_selection(runner)
+
+
 def test_check_samples_keeps_random_state():
     def draw_numbers(sample):
         random.random()
