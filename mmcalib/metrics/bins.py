@@ -38,12 +38,19 @@ def sum_by_key(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     # NumPy sorts in a third of the time that torch takes.
     order = np.argsort(keys.numpy())
     sorted_keys = keys.numpy()[order]
-    begins = np.ones(len(order), dtype=bool)
-    begins[1:] = sorted_keys[1:] != sorted_keys[:-1]
     sums = rows.numpy()[:, order]
-    if not begins.all():
-        sums = np.add.reduceat(sums, np.flatnonzero(begins), axis=1)
-    return torch.from_numpy(sorted_keys[begins]), torch.from_numpy(sums)
+    return sum_runs(torch.from_numpy(sorted_keys), torch.from_numpy(sums))
+
+
+def sum_runs(sorted_keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return :func:`sum_by_key` of keys that are sorted."""
+    keys = sorted_keys.numpy()
+    begins = np.ones(len(keys), dtype=bool)
+    begins[1:] = keys[1:] != keys[:-1]
+    if begins.all():
+        return sorted_keys, rows
+    sums = np.add.reduceat(rows.numpy(), np.flatnonzero(begins), axis=1)
+    return torch.from_numpy(keys[begins]), torch.from_numpy(sums)
 
 
 def merge_equal_confidences(table: Tensor) -> Tensor:

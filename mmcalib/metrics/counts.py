@@ -8,15 +8,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key
+from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key, sum_runs
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import log_bin_counts
-from mmcalib.metrics.outcomes import Outcomes, ranking_odds
+from mmcalib.metrics.outcomes import Outcomes, confidence_code, true_indices
 
-# Up to so many predictions, each confidence has a fine bin of its own. More share fine bins of the
-# odds, 128 to each doubling, so that an image keeps at most 100 kB.
+# Up to so many predictions, each confidence has a fine bin of its own. More share fine bins: 2,048
+# to each doubling of the confidence up to one half, and to each halving of 1 - confidence above it.
 EXACT_LIMIT = 1_000_000
-DROPPED_BITS = 16  # The float32 value of rounded odds loses so many last bits.
+DROPPED_BITS = 12  # A rounded code of the confidence loses so many last bits.
+# 16 fine bins of a map are one coarse bin, of 128 to each doubling, if they hold less than this
+# share of its predictions. So a map keeps at most 100 kB.
+COARSE_DROPPED_BITS = 16
+LIGHT_SHARE = 1 / 256
 IMAGES_PER_MERGE = 64
 CONDENSED_SIZE = 6144
 
@@ -27,14 +31,15 @@ class Counts:
 
     Attributes:
         bins: ``(3, B)`` bins of equal width, each (lo, hi]: count, correct, sum of confidences.
-        fine_bins: ``(4, C)``: odds of the confidence, count, correct, sum of 1 - confidence;
-            float32 if confidences share fine bins. Those of a sum ascend in confidence, without
-            ties.
+        fine_bins: ``(4, C)``: code of the confidence, count, correct, sum of 1 - confidence. Those
+            of a sum ascend in confidence, without ties.
         sums: ``(2,)`` float64: NLL, Brier score.
         strata: ``(3, S, B)`` bins of each stratum, by the name of the stratification: of the
             probability of each class (``'classes'``), of each predicted class (``'predicted'``),
             of each range of distance from a boundary (``'distance'``).
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
+        is_map: Whether the predictions are those of one map, whose light fine bins may be merged.
+        is_rounded: Whether confidences share fine bins.
         image: Tables of a single image, which are not summed, by name: ``log_bins`` ``(3, 98)``
             int32; ``objects`` ``(O, 5)``, see
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
@@ -45,6 +50,8 @@ class Counts:
     sums: Tensor
     strata: dict[str, Tensor] = field(default_factory=dict)
     nll_curve: Tensor | None = None
+    is_map: bool = False
+    is_rounded: bool = False
     image: dict[str, Tensor] = field(default_factory=dict)
 
     def __getstate__(self) -> dict:
@@ -56,11 +63,6 @@ class Counts:
         return self.bins[0].sum().item()
 
     @property
-    def is_rounded(self) -> bool:
-        """Whether confidences share fine bins."""
-        return self.fine_bins.dtype == torch.float32
-
-    @property
     def table(self) -> Tensor:
         """The ``(3, C)`` table of the fine bins: count, correct, sum of confidences."""
         _, count, correct, sum_of_one_minus_conf = self.fine_bins
@@ -70,13 +72,18 @@ class Counts:
         """Return the ``(3, C)`` table of at most some 6,000 fine bins."""
         if self.fine_bins.shape[1] <= CONDENSED_SIZE:
             return self.table
-        return replace(self, fine_bins=round_bins(self.fine_bins)).table
+        return replace(self, fine_bins=round_bins(self.fine_bins, COARSE_DROPPED_BITS)).table
 
     def round(self) -> Counts:
         """Let confidences share fine bins, in place, and return the counts."""
         if not self.is_rounded:
-            self.fine_bins = round_bins(self.fine_bins).float()
+            self._take_rounded(round_bins(self.fine_bins))
         return self
+
+    def _take_rounded(self, fine_bins: Tensor) -> None:
+        """Take rounded fine bins; a map has fewer, which may be kept of each."""
+        self.fine_bins = merge_light_bins(fine_bins).float() if self.is_map else fine_bins
+        self.is_rounded = True
 
 
 def count_outcomes(
@@ -84,6 +91,7 @@ def count_outcomes(
     num_bins: int = 15,
     *,
     strata: Mapping[str, tuple[Tensor, int]] | None = None,
+    is_map: bool = False,
     rounded: bool = False,
     with_fine_bins: bool = True,
 ) -> Counts:
@@ -94,19 +102,25 @@ def count_outcomes(
         num_bins: B.
         strata: By the name of a stratification, the ``(M,)`` int64 stratum of each prediction, and
             the number of strata.
+        is_map: Whether the predictions are those of one map.
         rounded: Whether confidences share fine bins from the beginning.
         with_fine_bins: Whether there are fine bins at all.
     """
     strata = strata or {}
-    odds = outcomes.odds
-    if odds is None and with_fine_bins:
-        odds = ranking_odds(outcomes.conf)
     if not with_fine_bins:
         fine_bins = torch.zeros(4, 0, dtype=torch.float64, device='cpu')
-    elif rounded:
-        fine_bins = rounded_fine_bins(outcomes, odds)
     else:
-        fine_bins = exact_fine_bins(outcomes, odds)
+        code = outcomes.conf_code
+        if code is None:
+            code = confidence_code(outcomes.conf)
+        one_minus_conf = 1 - outcomes.conf.double()
+        if rounded:
+            fine_bins = sum_by_code(code, outcomes.correct.double(), one_minus_conf)
+        else:
+            count = torch.ones_like(one_minus_conf)
+            fine_bins = torch.stack(
+                [code.double(), count, outcomes.correct.double(), one_minus_conf]
+            )
     index = bin_index(outcomes.conf, num_bins)
     strata_bins = {}
     for name, (stratum, size) in strata.items():
@@ -122,28 +136,15 @@ def count_outcomes(
         sums=torch.tensor([outcomes.nll.sum(), brier], dtype=torch.float64, device='cpu'),
         strata=strata_bins,
         nll_curve=outcomes.nll_curve,
+        is_map=is_map,
     )
+    if rounded:
+        counts._take_rounded(fine_bins)
     if outcomes.ignored_conf is not None:
         counts.image['log_bins'] = log_bin_counts(
             outcomes.conf, outcomes.correct, outcomes.ignored_conf
         )
     return counts
-
-
-def exact_fine_bins(outcomes: Outcomes, odds: Tensor) -> Tensor:
-    """Return one fine bin for each prediction, ``(4, M)`` float64."""
-    count = torch.ones_like(odds)
-    return torch.stack([odds, count, outcomes.correct.double(), 1 - outcomes.conf.double()])
-
-
-def rounded_fine_bins(outcomes: Outcomes, odds: Tensor) -> Tensor:
-    """Return :func:`round_bins` of the exact fine bins, float32, without these being made."""
-    code, first_code, size = odds_codes(odds)
-    by_correctness = torch.bincount(code * 2 + outcomes.correct, minlength=2 * size).view(-1, 2)
-    correct = by_correctness[:, 1]
-    count = by_correctness.sum(dim=1)
-    sums = torch.bincount(code, 1 - outcomes.conf.double(), size)
-    return filled_bins(torch.stack([count.double(), correct.double(), sums]), first_code).float()
 
 
 def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
@@ -155,10 +156,8 @@ def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
             sums=torch.zeros(2, dtype=torch.float64, device='cpu'),
         )
     fine_bins = torch.cat([part.fine_bins for part in parts], dim=1)
-    if any(part.is_rounded for part in parts):
-        fine_bins = round_bins(fine_bins)
-    else:
-        fine_bins = merge_ties(fine_bins)
+    is_rounded = any(part.is_rounded for part in parts)
+    fine_bins = round_bins(fine_bins) if is_rounded else merge_ties(fine_bins)
     strata = {}
     for name in parts[0].strata:
         strata[name] = sum(part.strata[name] for part in parts)
@@ -171,50 +170,65 @@ def sum_counts(parts: Sequence[Counts], num_bins: int = 15) -> Counts:
         sums=sum(part.sums for part in parts),
         strata=strata,
         nll_curve=curve,
+        is_rounded=is_rounded,
     )
 
 
 def merge_ties(fine_bins: Tensor) -> Tensor:
-    """Return fine bins of which those of one odds are one, ascending in confidence."""
-    odds, sums = sum_by_key(fine_bins[0], fine_bins[1:])
-    return torch.cat([odds[None], sums])
+    """Return fine bins of which those of one code are one, ascending in confidence."""
+    code, sums = sum_by_key(fine_bins[0], fine_bins[1:])
+    return torch.cat([code[None], sums])
 
 
-def round_bins(fine_bins: Tensor) -> Tensor:
-    """Return fine bins of which those of one rounded odds are one, float64.
-
-    They are rounded to the bits of a bfloat16, ascend in confidence, and are not sorted for it.
-    """
-    odds, *rows = fine_bins.double()
-    code, first_code, size = odds_codes(odds)
-    sums = torch.stack([torch.bincount(code, row, size) for row in rows])
-    return filled_bins(sums, first_code)
+def round_bins(fine_bins: Tensor, dropped_bits: int = DROPPED_BITS) -> Tensor:
+    """Return fine bins of which those of one rounded code are one, ascending, float64."""
+    code, count, correct, sum_of_one_minus_conf = fine_bins.double()
+    return sum_by_code(code.int(), correct, sum_of_one_minus_conf, count, dropped_bits)
 
 
-def odds_codes(odds: Tensor) -> tuple[Tensor, int, int]:
-    """Return the index of the rounded fine bin of each odds, from 0 on, and where these lie.
-
-    Returns:
-        ``(M,)`` indices, which ascend in confidence; the code of index 0; the number of indices.
-    """
-    if not len(odds):
-        return odds.long(), 0, 0
-    code = odds.float().view(torch.int32) >> DROPPED_BITS
-    first_code = int(code.min())
-    code -= first_code
-    return code, first_code, int(code.max()) + 1
-
-
-def filled_bins(sums: Tensor, first_code: int) -> Tensor:
-    """Return the fine bins that hold predictions.
+def sum_by_code(
+    code: Tensor,
+    correct: Tensor,
+    one_minus_conf: Tensor,
+    count: Tensor | None = None,
+    dropped_bits: int = DROPPED_BITS,
+) -> Tensor:
+    """Return the fine bins of rounded codes, ``(4, C)`` float64, which ascend.
 
     Args:
-        sums: ``(3, C)``: count, correct, sum of 1 - confidence, by the index of :func:`odds_codes`.
-        first_code: The code of index 0.
+        code: ``(M,)`` int32 codes of confidences; they are not sorted.
+        correct: ``(M,)`` numbers of correct predictions.
+        one_minus_conf: ``(M,)`` sums of 1 - confidence.
+        count: ``(M,)`` numbers of predictions; None for 1 each.
+        dropped_bits: Number of last bits that codes lose.
     """
-    filled = sums[0].nonzero()[:, 0]
-    bits = (filled + first_code).int() << DROPPED_BITS
-    return torch.cat([bits.view(torch.float32)[None], sums[:, filled]])
+    if not len(code):
+        return torch.zeros(4, 0, dtype=torch.float64, device='cpu')
+    index = code >> dropped_bits
+    first = int(index.min())
+    index -= first
+    counts = torch.bincount(index, count)
+    filled = true_indices(counts)
+    rows = [counts, torch.bincount(index, correct), torch.bincount(index, one_minus_conf)]
+    codes = (filled + first) << dropped_bits
+    return torch.stack([codes.double(), *(row[filled].double() for row in rows)])
+
+
+def merge_light_bins(fine_bins: Tensor) -> Tensor:
+    """Return rounded fine bins of which those in a coarse bin of few predictions are one.
+
+    Args:
+        fine_bins: ``(4, C)``, ascending.
+    """
+    code = fine_bins[0].int()
+    coarse = code >> COARSE_DROPPED_BITS
+    count = fine_bins[1]
+    _, index = coarse.unique_consecutive(return_inverse=True)
+    is_light = (torch.bincount(index, count) < LIGHT_SHARE * count.sum())[index]
+    # A coarse bin lies at its middle among the fine bins of other maps.
+    middle = (coarse << COARSE_DROPPED_BITS) + (1 << (COARSE_DROPPED_BITS - 1))
+    merged_code, sums = sum_runs(torch.where(is_light, middle, code), fine_bins[1:])
+    return torch.cat([merged_code.double()[None], sums])
 
 
 def tables_by_group(
@@ -256,11 +270,15 @@ class FineBinLimit:
         """Take note of counts and return them; all that were taken are rounded beyond the limit."""
         self.count += counts.count
         self._exact.append(counts)
-        if self.is_reached:
+        self.round_beyond(self.count)
+        return counts
+
+    def round_beyond(self, total: float) -> None:
+        """Round all that were taken if the predictions of all processes are beyond the limit."""
+        if total > EXACT_LIMIT:
             for exact_counts in self._exact:
                 exact_counts.round()
             self._exact.clear()
-        return counts
 
 
 class Tally:
@@ -294,6 +312,5 @@ class Tally:
             self._images_in_last = 0
 
     def sums(self) -> list[Counts]:
-        """Return the sum of each group of images; without images, that of no predictions."""
-        filled = [parts for parts in self._parts_of_sums if parts] or [[]]
-        return [sum_counts(parts, self.num_bins) for parts in filled]
+        """Return the sum of each group of images; none without images."""
+        return [sum_counts(parts, self.num_bins) for parts in self._parts_of_sums if parts]

@@ -76,7 +76,7 @@ def class_metric(formula: Callable[[Tensor], Tensor], *, table: str) -> Metric:
 
 def ranking_metric(formula: Callable[..., Tensor], **options) -> Metric:
     """Return a metric of predictions in the order of their confidence."""
-    return Metric(lambda counts: formula(counts.table), required='odds', **options)
+    return Metric(lambda counts: formula(counts.table), required='conf_code', **options)
 
 
 def curve_metric(formula: Callable[[Tensor, float], float], **options) -> Metric:

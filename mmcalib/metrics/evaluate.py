@@ -38,8 +38,8 @@ def evaluate(
 
     They are exact, take one pass, and keep small tables of each image in memory: pixels are counted
     as ``CalibrationMetric`` counts them, by the same names and units. The order of the images
-    changes nothing, so the loader may shuffle. The model predicts in evaluation mode; its modes and
-    the random state are afterwards as before.
+    changes no value, so the loader may shuffle; the ends of an interval move as by another seed.
+    The model predicts in evaluation mode; its modes and the random state are afterwards as before.
 
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> model, images = torch.nn.Linear(3, 2), torch.eye(3)

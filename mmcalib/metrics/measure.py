@@ -113,7 +113,7 @@ def check_bare_confidences(predictions: ImagePredictions, metrics: str | Sequenc
     names = metric_names(metrics)
     wrong = []
     for name in names:
-        if name == 'NLL' or find_metric(name).required not in (None, 'odds'):
+        if name == 'NLL' or find_metric(name).required not in (None, 'conf_code'):
             wrong.append(name)
     if wrong:
         raise ValueError(f'{", ".join(wrong)} needs probs and labels, not conf and correct')

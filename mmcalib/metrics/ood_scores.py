@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
-from mmcalib.metrics.outcomes import pieces, ranking_odds
+from mmcalib.metrics.outcomes import confidence_code, odds_of_code, pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 from mmcalib.tensors import on_float64_device
 
@@ -55,7 +55,7 @@ def scores_of_logits(logits: Tensor, required: Collection[str]) -> dict[str, Ten
         weighted_gaps = (other_exps * gaps).sum(dim=0, dtype=torch.float64)
         negative_entropy = weighted_gaps / (1 + total) - total.log1p()
         values = {
-            'max_probability': ranking_odds(conf, total / (1 + total)),
+            'max_probability': odds_of_code(confidence_code(conf, total / (1 + total))),
             'max_logit': highest,
             'energy': highest + total.log1p().to(piece.dtype),
             'entropy': negative_entropy.to(piece.dtype),
@@ -71,7 +71,7 @@ def scores_of_probabilities(probs: Tensor, required: Collection[str]) -> dict[st
     sum_of_others = probs.scatter(0, top[None], 0).sum(dim=0, dtype=torch.float64)
     negative_entropy = torch.xlogy(probs, probs).sum(dim=0, dtype=torch.float64)
     scores = {
-        'max_probability': ranking_odds(conf, sum_of_others).cpu(),
+        'max_probability': odds_of_code(confidence_code(conf, sum_of_others)).cpu(),
         'entropy': negative_entropy.to(probs.dtype).cpu(),
     }
     return {name: scores[name] for name in required}

@@ -24,6 +24,8 @@ BETAS_PER_DOUBLING = 4
 # The scores of one piece: about as many as the cache of a core holds.
 PIECE_BYTES = 1 << 21
 GPU_PIECE_BYTES = 1 << 26
+# The bits of the float32 number 1/2.
+CODE_OF_HALF = 0x3F000000
 # Above this confidence, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
 
@@ -36,7 +38,7 @@ class Outcomes(NamedTuple):
         correct: ``(M,)`` booleans.
         predicted: ``(M,)`` int64 classes.
         nll: ``(M,)`` float64, in nats.
-        odds: ``(M,)`` float64, see :func:`ranking_odds`.
+        conf_code: ``(M,)`` int32, see :func:`confidence_code`.
         brier: ``(M,)`` float64, the sum over classes of (probability - [is the true class])².
         class_bins: ``(3, K, B)`` bins of the probabilities of each class, with the number of its
             labels as the correct ones.
@@ -48,7 +50,7 @@ class Outcomes(NamedTuple):
     correct: Tensor
     predicted: Tensor
     nll: Tensor
-    odds: Tensor | None = None
+    conf_code: Tensor | None = None
     brier: Tensor | None = None
     class_bins: Tensor | None = None
     nll_curve: Tensor | None = None
@@ -65,7 +67,7 @@ def compute_outcomes(
     Args:
         predictions: One map, or rows, with labels.
         num_bins: B of the bins of all classes.
-        required: Some of ``odds``, ``brier``, ``class_bins``, ``nll_curve`` and
+        required: Some of ``conf_code``, ``brier``, ``class_bins``, ``nll_curve`` and
             ``ignored_conf``.
 
     Raises:
@@ -158,7 +160,7 @@ def outcomes_of_logits(
     total = gaps.exp_().sum(dim=0)
     nll += total.double().log()
     ranking_scale = None
-    if 'odds' in required:
+    if 'conf_code' in required:
         ranking_scale = gaps.sum(dim=0, dtype=torch.float64).reciprocal()
     outcomes = outcomes_of_scaled(
         gaps,
@@ -240,12 +242,12 @@ def outcomes_of_scaled(
         required: See :func:`compute_outcomes`.
     """
     conf = predicted_value * scale
-    odds = None
-    if 'odds' in required:
+    conf_code = None
+    if 'conf_code' in required:
         values.scatter_(0, predicted[None], 0)
         sum_of_others = values.sum(dim=0, dtype=torch.float64) * ranking_scale
         ranking_conf = (predicted_value * ranking_scale).to(conf.dtype)
-        odds = ranking_odds(ranking_conf, sum_of_others)
+        conf_code = confidence_code(ranking_conf, sum_of_others)
         values.scatter_(0, predicted[None], predicted_value[None])
     class_bins = None
     brier = None
@@ -261,7 +263,7 @@ def outcomes_of_scaled(
         correct=predicted == label,
         predicted=predicted,
         nll=nll,
-        odds=odds,
+        conf_code=conf_code,
         brier=brier,
         class_bins=class_bins,
     )
@@ -351,27 +353,33 @@ def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
     return table
 
 
-def ranking_odds(conf: Tensor, sum_of_others: Tensor | None = None) -> Tensor:
-    """Return confidence / (1 - confidence), ``(M,)`` float64, by which predictions are ranked.
+def confidence_code(conf: Tensor, sum_of_others: Tensor | None = None) -> Tensor:
+    """Return integers by which predictions are ranked, ``(M,)`` int32; equal ones are tied.
 
-    Predictions are tied if their confidence is the same float32 number; above one half, if their
-    1 - confidence is. Neither the type of float nor the order of the classes parts them.
+    They count the float32 numbers up to the confidence; above one half, those down to 1 -
+    confidence. So the codes are fine relative to both, and neither the type of float nor the order
+    of the classes parts predictions that are tied.
 
     Args:
         conf: ``(M,)`` probability of the predicted class.
         sum_of_others: ``(M,)`` float64 sum of the probabilities of the other classes. It replaces
             1 - confidence next to a confidence of 1, where it tells saturated predictions apart.
     """
-    one_minus_conf = 1 - conf.double()
-    if conf.dtype == torch.float64:
-        one_minus_conf = torch.where(
-            conf < 0.5, 1 - conf.float().double(), one_minus_conf.float().double()
-        )
+    code = conf.float().view(torch.int32)
+    code_of_others = (1 - conf).float().view(torch.int32)
     if sum_of_others is not None:
-        one_minus_conf = torch.where(
-            conf > NEARLY_ONE, sum_of_others.float().double(), one_minus_conf
-        )
-    return (1 - one_minus_conf) / one_minus_conf
+        exact_code = sum_of_others.float().view(torch.int32)
+        code_of_others = torch.where(conf > NEARLY_ONE, exact_code, code_of_others)
+    return torch.where(conf < 0.5, code, 2 * CODE_OF_HALF - code_of_others)
+
+
+def odds_of_code(code: Tensor) -> Tensor:
+    """Return confidence / (1 - confidence), float64, of :func:`confidence_code`."""
+    is_below_half = code < CODE_OF_HALF
+    conf = torch.where(is_below_half, code, CODE_OF_HALF).view(torch.float32).double()
+    others = torch.where(is_below_half, CODE_OF_HALF, 2 * CODE_OF_HALF - code)
+    others = others.view(torch.float32).double()
+    return torch.where(is_below_half, conf / (1 - conf), (1 - others) / others)
 
 
 def select_columns(

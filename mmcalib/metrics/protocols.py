@@ -83,6 +83,8 @@ class Protocol:
         """
         if self.images_per_unit is None:
             return interval_values(names, images, **options)
+        if self.images_per_unit == 1:  # Units of several processes are not in order, images are.
+            return interval_values(names, images, mean=self.mean, **options)
         class_bins = None
         if images.class_bins is not None:
             class_bins = torch.stack([unit.strata['classes'] for unit in units])

@@ -165,8 +165,8 @@ class CalibrationStatistics:
         """Return the ``(3, B)`` bins of a diagram.
 
         Bins of equal width are exact if they are those of the metrics. Others are made of fine
-        bins: if these are rounded, a confidence within 0.8 % of an edge's distance from 1 may count
-        on the wrong side of it, so an ECE of these bins may differ a little from `metrics`.
+        bins: if these are rounded, a confidence within 0.8 % of an edge's distance from 0 or 1 may
+        count on the wrong side of it, so an ECE of these bins may differ a little from `metrics`.
 
         Args:
             num_bins: B; None for that of the metrics.

@@ -217,6 +217,7 @@ class StreamingMetrics:
             counts = count_outcomes(
                 outcomes,
                 self.num_bins,
+                is_map=part.are_maps,
                 rounded=self._tally.limit.is_reached,
                 with_fine_bins=self._needs_fine_bins,
             )
@@ -242,6 +243,7 @@ class StreamingMetrics:
                 that is not that of images, or labels that are all one-hot, so of one class each.
         """
         ranks = self.gather((bool(self._waiting), self._is_one_hot, self._outputs))
+        self._tally.limit.round_beyond(sum(self.gather(self._tally.limit.count)))
         # A rank without images has not seen that the predictions are of a sigmoid.
         self._take_names(max(self.gather(self.names), key=len))
         needs_numbers = self._num_images > 0 and (self.size is not None or self.keep_images)
@@ -313,14 +315,10 @@ class StreamingMetrics:
 
     def _units(self, sums_by_rank: Sequence[Sequence[Counts]]) -> list[Counts]:
         """Return the sums of all ranks: one, or one for each unit of the protocol."""
-        if len(sums_by_rank) == 1:
-            return list(sums_by_rank[0])
-        has_units = self.protocol.images_per_unit is not None
-        tally = Tally(self.num_bins, images_per_sum=1 if has_units else None)
-        for sums in sums_by_rank:
-            for counts in sums:
-                tally.add(counts)
-        return tally.sums()
+        sums = [counts for sums_of_rank in sums_by_rank for counts in sums_of_rank]
+        if not sums or self.protocol.images_per_unit is None:
+            return [sum_counts(sums, self.num_bins)]
+        return sums
 
     def image_tables(self, groups: Sequence[Hashable] | None = None) -> UnitTables:
         """Return the tables of each image, or of each group.

@@ -8,7 +8,7 @@ import references
 import torch
 from samples import as_segmented
 
-from mmcalib.metrics import measure, ranking
+from mmcalib.metrics import counts, measure, ranking
 from mmcalib.metrics.counts import sum_counts
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.outcomes import compute_outcomes
@@ -19,7 +19,7 @@ from mmcalib.predictions.from_arrays import read_arrays
 
 def sample_outcomes(sample):
     (predictions,) = read_samples([sample], ['image.jpg'])
-    required = ('brier', 'odds', 'class_bins', 'nll_curve', 'ignored_conf')
+    required = ('brier', 'conf_code', 'class_bins', 'nll_curve', 'ignored_conf')
     return compute_outcomes(predictions, required=required)
 
 
@@ -105,20 +105,42 @@ def test_fine_bins_many_predictions_are_few_and_narrow():
         for i in range(2)
     ]
     rounded = sum_counts(halves).fine_bins
-    torch.testing.assert_close(whole.round().fine_bins.double(), rounded, rtol=1e-6, atol=1e-6)
-    odds, count, _, sum_of_one_minus_conf = rounded[:, rounded[0].isfinite()]
-    mean_odds = (count - sum_of_one_minus_conf) / sum_of_one_minus_conf
-    width = mean_odds / odds - 1
-    assert (width >= -1e-9).all() and (width <= 1 / 128 + 1e-9).all()
+    torch.testing.assert_close(whole.round().fine_bins, rounded)
+
+
+CONFIDENCES = {
+    'below 0.4 %': (5e-5, 4e-3),
+    'below 2 %': (1e-3, 2e-2),
+    'around 30 %': (0.30, 0.31),
+    'around 90 %': (0.90, 0.91),
+    'around 99.9 %': (0.999, 0.9991),
+}
+RANKED = ['AUROC', 'AURC', 'AUGRC', 'FPR95', 'risk@coverage_0.5', 'coverage@risk_0.3', 'AECE']
+
+
+@pytest.mark.parametrize('name', CONFIDENCES)
+@pytest.mark.parametrize('shape', [(400_000,), (100, 80, 50)], ids=['rows', 'maps'])
+def test_metrics_of_shared_fine_bins_equal_exact_ones(name, shape, monkeypatch):
+    """Check confidences that lie near each other, of which the larger are more often correct."""
+    generator = np.random.default_rng(0)
+    quantile = generator.random(shape)
+    lowest, highest = np.log(CONFIDENCES[name])
+    conf = np.exp(lowest + (highest - lowest) * quantile)
+    correct = generator.random(shape) < quantile
+    expected = measure(metrics=RANKED, conf=conf, correct=correct)
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', 1000)
+    actual = measure(metrics=RANKED, conf=conf, correct=correct)
+    assert actual != expected
+    assert actual == pytest.approx(expected, abs=0.03)
 
 
 def test_counts_forty_million_equal_confidences_are_one_fine_bin():
     conf = np.full(2_000_000, 0.95)
     correct = np.arange(2_000_000) % 5 != 0  # 80 % are correct.
-    counts = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
-    assert counts.count == 40_000_000
-    assert counts.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
-    assert counts.fine_bins.shape == (4, 1)
+    total = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
+    assert total.count == 40_000_000
+    assert total.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
+    assert total.fine_bins.shape == (4, 1)
 
 
 @pytest.mark.parametrize(

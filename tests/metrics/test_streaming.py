@@ -179,52 +179,52 @@ def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     assert values['measure'] == pytest.approx(values['stream'], rel=1e-5, abs=1e-4)
 
 
-def save_rank_values(rank, folder, size):
-    logits, labels = random_batches('maps')
-    data = TensorDataset(logits, labels)
-    sampler = DistributedSampler(data, num_replicas=2, rank=rank, shuffle=False)
-    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9, size=size)
-    for batch in DataLoader(data, batch_size=3, sampler=sampler):
-        stream.update(*batch)
-    groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
-    torch.save((stream.compute(), stream.compute(groups)), f'{folder}/{rank}.pt')
+GROUPS = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
+# Kind of predictions, protocol, and a limit of exact fine bins that two ranks exceed together.
+RANK_CASES = [
+    ('maps', 'pooled', 1_000_000),
+    ('maps', 'pooled', 400),
+    ('maps', 'image', 1_000_000),
+    ('rows', 'pooled', 60),
+]
 
 
-def test_stream_two_ranks_with_padding_equal_one_process(tmp_path):
-    logits, labels = random_batches('maps')  # The sampler repeats one of these seven.
-    on_ranks(save_rank_values, 2, str(tmp_path), len(logits))
-    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
-    stream.update(logits, labels)
-    groups = ['a', 'a', 'b', 'c', 'c', 'd', 'd']
+def rank_values(kind, protocol, limit, images, **options):
+    """Return the values of a stream that gets some images, and those over groups of maps."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
+        stream = StreamingMetrics(
+            ALL_METRICS, ignore_index=255, interval=0.9, protocol=protocol, **options
+        )
+        logits, labels = random_batches(kind)
+        data = TensorDataset(logits, labels)
+        for batch in DataLoader(data, batch_size=3, sampler=images):
+            stream.update(*batch)
+        values = [dict(stream.compute())]
+        if kind == 'maps' and protocol == 'pooled' and stream.size is not None:
+            values.append(dict(stream.compute(GROUPS)))
+        return values
+
+
+def save_rank_values(rank, folder):
+    values = []
+    for case in RANK_CASES:
+        size = SHAPES[case[0]][0]
+        sampler = DistributedSampler(range(size), num_replicas=2, rank=rank, shuffle=False)
+        values.append(rank_values(*case, sampler, size=size))
+        values.append(rank_values(*case, range(size) if rank == 0 else []))
+    torch.save(values, f'{folder}/{rank}.pt')
+
+
+def test_stream_two_ranks_with_padding_or_without_images_equal_one_process(tmp_path):
+    on_ranks(save_rank_values, 2, str(tmp_path))  # The sampler repeats one of an odd number.
     for rank in range(2):
-        actual, by_group = torch.load(f'{tmp_path}/{rank}.pt')
-        assert actual == pytest.approx(stream.compute(), abs=1e-9)
-        assert by_group == pytest.approx(stream.compute(groups), abs=1e-9)
-
-
-def save_values_of_all(rank, folder):
-    logits, labels = random_batches('maps')
-    options = dict(ignore_index=255, interval=0.9, size=len(logits))
-    stream = StreamingMetrics(ALL_METRICS, **options, gather=lambda value: [value])
-    stream.update(logits, labels)
-    torch.save(stream.compute(['a', 'a', 'b', 'c', 'c', 'd', 'd']), f'{folder}/{rank}.pt')
-
-
-def test_stream_all_images_on_each_rank_equals_one_process(tmp_path):
-    on_ranks(save_values_of_all, 2, str(tmp_path))
-    logits, labels = random_batches('maps')
-    stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
-    stream.update(logits, labels)
-    expected = stream.compute(['a', 'a', 'b', 'c', 'c', 'd', 'd'])
-    for rank in range(2):
-        assert torch.load(f'{tmp_path}/{rank}.pt') == expected
-
-
-def test_stream_images_of_other_processes_without_numbers_raise():
-    stream = StreamingMetrics('ECE', interval=0.9, gather=lambda value: [value, value])
-    stream.update(torch.randn(4, 3), torch.zeros(4))
-    with pytest.raises(ValueError, match=r'of 2 processes.*leave gather out'):
-        stream.compute()
+        for index, actual in enumerate(torch.load(f'{tmp_path}/{rank}.pt')):
+            case = RANK_CASES[index // 2]
+            size = SHAPES[case[0]][0]
+            expected = rank_values(*case, range(size), size=size)
+            for values, expected_values in zip(actual, expected, strict=False):
+                assert values == pytest.approx(expected_values, abs=1e-9), (case, index % 2)
 
 
 def test_kept_results_are_pickled_without_their_block():

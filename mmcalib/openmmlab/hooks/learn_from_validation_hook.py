@@ -125,7 +125,7 @@ class LearnFromValidationHook(Hook):
         if isinstance(loss, CALSLoss):
             predictions = with_logits(predictions, logits_in(sample)[None])
             return loss.statistics(predictions.valid_rows().logits)
-        counts = count_outcomes(compute_outcomes(predictions))
+        counts = count_outcomes(compute_outcomes(predictions), is_map=predictions.are_maps)
         return counts.round() if predictions.are_maps else counts
 
 

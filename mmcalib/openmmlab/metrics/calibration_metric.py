@@ -52,8 +52,7 @@ class CalibrationMetric(ListMetric):
     - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
       between bins in proportion, which the published code does not do (it drops the smallest
       confidence, and reports 0 where all are tied). Exact up to a million pixels; more
-      are counted in fine bins, 128 to each doubling of the odds; docs/concepts/estimators.md says
-      how little that changes.
+      are counted in fine bins; docs/concepts/estimators.md says how little that changes.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class; of two
       classes the ECE of P(y = 1). ``rate_gap``: largest difference of a class's mean probability
       from its frequency.
@@ -196,7 +195,13 @@ class CalibrationMetric(ListMetric):
         if self.per_distance:
             ranges = distance_ranges(labels)[counted.valid[0]].cpu()
             strata['distance'] = (ranges, len(RANGE_NAMES))
-        counts = count_outcomes(outcomes, self.num_bins, strata=strata, rounded=self.has_many)
+        counts = count_outcomes(
+            outcomes,
+            self.num_bins,
+            strata=strata,
+            is_map=predictions.are_maps,
+            rounded=self.has_many,
+        )
         if self.per_object:
             counts.image['objects'] = self._objects(predictions)
         return counts
