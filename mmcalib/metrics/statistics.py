@@ -19,7 +19,7 @@ from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
-from mmcalib.metrics.unit_tables import MOST_CLASSES, tables_by_image
+from mmcalib.metrics.unit_tables import MOST_CLASSES, UnitTables, tables_by_image
 from mmcalib.options import check_integer
 from mmcalib.predictions.image_predictions import ImagePredictions
 
@@ -113,6 +113,8 @@ class CalibrationStatistics:
             metric asked for it.
         image_class_bins: ``(n, 3, K, B)`` float64 bins of the probability of each class of each
             image; None for many classes, and if no metric needs them.
+        image_groups: ``(n,)`` int64 indices of the images that the samples are, some of which are
+            copies; None if each is another one.
         image_labels: ``(n,)`` int64 labels of classified images, by which two tests know that they
             are of the same images; None for segmented ones.
         image_narrow_bins: ``(n, 3, 98)`` int32 log bins of each image
@@ -137,6 +139,7 @@ class CalibrationStatistics:
     image_bins: Tensor | None = None
     image_sums: Tensor | None = None
     image_class_bins: Tensor | None = None
+    image_groups: Tensor | None = None
     image_labels: Tensor | None = None
     image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None
@@ -153,6 +156,16 @@ class CalibrationStatistics:
     def num_predictions(self) -> int:
         """The number of predictions in the fine bins."""
         return int(self.narrow_bins[0].sum())
+
+    def unit_tables(self) -> UnitTables | None:
+        """Return the tables of independent images, in which copies are one; None without tables."""
+        if self.image_bins is None:
+            return None
+        sums = self.image_sums
+        if sums is None:
+            sums = self.image_bins.new_zeros(len(self.image_bins), 2)
+        tables = UnitTables(self.image_bins, sums, self.image_class_bins)
+        return tables if self.image_groups is None else tables.sum_by(self.image_groups)
 
     def complete(self, other: CalibrationStatistics) -> None:
         """Add the metrics and tables that another metric with the same options has measured."""

@@ -7,10 +7,10 @@ import json
 import logging
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ import numpy as np
 import torch
 from mmengine.logging import print_log
 from mmengine.registry import DATASETS
+from torch import Tensor
+
+from mmcalib.predictions.groups import group_numbers
 
 # A digest of data looks into so many of their samples, and reads so many bytes of each file.
 MOST_OPENED = 256
@@ -63,10 +66,26 @@ class SampleId(NamedTuple):
 def sample_ids(dataset: object) -> list[SampleId]:
     """Return the identity of each sample of a dataset, in its order, through all wrappers.
 
-    A sample without a file and without content, such as one that a dataset makes, is known by its
-    index in the dataset object that makes it.
+    A file that a list names twice is one image, unless the samples differ in more than their labels
+    and paths, such as in the number of a page or of a frame. A sample without a file and without
+    content, such as one that a dataset makes, is known by its index in the dataset object that
+    makes it.
     """
     return _through_wrappers(dataset, _unwrapped_sample_ids, _unknown_sample_ids)
+
+
+def copy_groups(dataset: object) -> Tensor | None:
+    """Return the index of the image of each sample, None if each is another one.
+
+    It opens no file and follows no link, so that a test may ask for any number of samples.
+
+    Returns:
+        ``(n,)`` int64, numbered in the order of the first samples; or None.
+    """
+    leaf = partial(_unwrapped_sample_ids, follow_links=False)
+    samples = _through_wrappers(dataset, leaf, _unknown_sample_ids)
+    groups = group_numbers([sample.key for sample in samples], len(samples))
+    return None if len(groups.unique()) == len(groups) else groups
 
 
 def data_content(dataset: object) -> str | None:
@@ -127,20 +146,40 @@ def _unknown_digests(dataset: object) -> list[None]:
     return [None] * len(dataset)
 
 
-def _unwrapped_sample_ids(dataset: object) -> list[SampleId]:
+def _unwrapped_sample_ids(dataset: object, *, follow_links: bool = True) -> list[SampleId]:
     """Return the identities of the samples of a dataset that wraps no other."""
     samples = []
     for index, info in enumerate(_infos(dataset)):
         path = info.get('img_path')
-        key = _real_path(path) if path else _content_digest(info)
+        key = path or _content_digest(info)
+        if path and follow_links:
+            key = _real_path(path)
         if key is None:
             key = (id(dataset), index)
         samples.append(SampleId(key, path, info.get('group')))
     count_by_key = Counter(sample.key for sample in samples)
+    frames = {}  # of the files that several samples are in, by the index of the sample
+    frames_by_key = defaultdict(set)
     for index, sample in enumerate(samples):
-        if count_by_key[sample.key] > 1:  # A file may hold several, such as the pages of a scan.
-            samples[index] = sample._replace(key=(sample.key, index))
+        if sample.path and count_by_key[sample.key] > 1:
+            frames[index] = _frame(dataset.get_data_info(index))
+            frames_by_key[sample.key].add(frames[index])
+    for index, frame in frames.items():
+        sample = samples[index]
+        if len(frames_by_key[sample.key]) > 1:
+            samples[index] = sample._replace(key=(sample.key, frame))
     return samples
+
+
+def _frame(info: Mapping) -> str:
+    """Return what tells a sample from others of its file, such as its page, as JSON."""
+    values = {}
+    for key, value in info.items():
+        name = str(key)
+        is_label = name.startswith('gt_') or name.endswith('path')
+        if not is_label and name not in ('sample_idx', 'group'):
+            values[name] = value
+    return json.dumps(values, sort_keys=True, default=_json_value, skipkeys=True)
 
 
 def _infos(dataset: object) -> Iterator[Mapping]:

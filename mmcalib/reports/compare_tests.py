@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -70,6 +70,11 @@ def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Compar
     test_a = read_test(path_a)
     test_b = read_test(path_b)
     check_comparable(test_a, test_b)
+    copies = test_a.statistics.image_groups
+    if copies is None:  # A test of 0.4 does not know them.
+        copies = test_b.statistics.image_groups
+    test_a.statistics.image_groups = copies
+    test_b.statistics.image_groups = copies
     names, notes = compared_metrics(test_a, test_b)
     protocol = PROTOCOLS[test_a.statistics.protocol]
     mean = None if protocol.images_per_unit is None else protocol.mean
@@ -193,14 +198,12 @@ def compared_metrics(test_a: StoredTest, test_b: StoredTest) -> tuple[list[str],
 
 def unit_tables(statistics: CalibrationStatistics, images_per_unit: int | None) -> UnitTables:
     """Return the tables of the images, or of the batches that a protocol averages over."""
-    bins = statistics.image_bins
-    sums = statistics.image_sums
-    if sums is None:
-        sums = bins.new_zeros(len(bins), 2)
-    tables = UnitTables(bins, sums, statistics.image_class_bins)
-    if images_per_unit in (None, 1):
+    if images_per_unit is None:
+        return statistics.unit_tables()
+    tables = replace(statistics, image_groups=None).unit_tables()
+    if images_per_unit == 1:
         return tables
-    return tables.sum_by(torch.arange(len(bins), device='cpu') // images_per_unit)
+    return tables.sum_by(torch.arange(len(tables.bins), device='cpu') // images_per_unit)
 
 
 def stored_values(

@@ -12,7 +12,6 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics import names as keys
 from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
 from mmcalib.tables import TextTable
@@ -89,9 +88,9 @@ def counted_rows(metrics: Mapping, statistics: CalibrationStatistics) -> dict[st
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     """Return the gap between confidence and accuracy, with its interval where images are known."""
     metrics = {keys.GAP: gap(statistics.narrow_bins).item()}
-    bins = statistics.image_bins
-    if bins is not None:
-        ends = interval_values(['gap'], UnitTables.from_bins(bins), coverage=0.95)
+    tables = statistics.unit_tables()
+    if tables is not None:
+        ends = interval_values(['gap'], tables, coverage=0.95)
         for name, end in ends.items():
             metrics[f'{keys.PREFIX}{name}'] = end
     return metrics

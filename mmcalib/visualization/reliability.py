@@ -259,8 +259,9 @@ def _draw_single_run(
             axes.vlines(bins.conf, bins.conf, bins.accuracy, color=GAP_COLOUR, label='gap')
             _draw_curve(axes, bins, Look(BLUE, '-', 'o'), 'bins of equal count')
         return
-    has_band = options.uses_metric_bins(statistics) and statistics.image_bins is not None
-    band = accuracy_band(statistics.image_bins) if has_band else None
+    tables = statistics.unit_tables()
+    has_band = options.uses_metric_bins(statistics) and tables is not None
+    band = accuracy_band(tables.bins) if has_band else None
     for axes in diagrams:
         draw_bars(axes, bins, band, words=diagram_words(statistics.of_class))
 

@@ -328,7 +328,7 @@ def write_lists(folder, names):
     for number, name in enumerate('abcdefgh'):
         save(folder / 'images' / f'{name}.jpg', (8, 8), np.random.default_rng(number))
     for split, listed in (('train', names), ('val', 'efgh')):
-        lines = [f'{name}.jpg {number % 3}\n' for number, name in enumerate(listed)]
+        lines = [f'{name}.jpg {ord(name) % 3}\n' for name in listed]
         (folder / f'{split}.txt').write_text(''.join(lines))
     config = folder / 'lists.py'
     config.write_text(OF_LISTS.replace('{folder}', str(folder)))
@@ -370,3 +370,21 @@ def test_train_data_of_one_name_resumed_and_reported_by_their_content(tmp_path, 
     assert [test['seed'] for test in row['runs']] == [0, 2, 3]
     assert 'digest' not in json.dumps(table)
     run('report.py', 'runs/0', 'runs/2', '--compare')
+
+
+def test_train_list_that_repeats_lines_names_each_image_once(tmp_path, run):
+    """The copies of an image are no evidence, and do not hide that the training has it."""
+    config = write_lists(tmp_path / 'data', 'efgh' * 3)
+    run('train.py', config, '--work-dir', 'run')
+    (checkpoint,) = Path('run').glob('best_*')
+    error = run('calibrate.py', config, checkpoint, '--out', 'out.pth', code=2)
+    assert '4 of the 4 val images are training images too' in error
+    intervals = []
+    for name in ('val.txt', 'train.txt'):
+        options = ['--work-dir', name, '--cfg-options', f'test_dataloader.dataset.ann_file={name}']
+        run('test.py', config, checkpoint, '--calibration', *options)
+        metrics = read_metrics(name)
+        intervals.append([metrics[f'calibration/gap_{end}'] for end in ('low', 'high')])
+    assert intervals[0] == pytest.approx(intervals[1], abs=1e-6)
+    run('report.py', 'train.txt', 'train.txt', '--compare', '--out', 'comparison.md')
+    assert 'paired over 4 images' in Path('comparison.md').read_text()

@@ -1,4 +1,4 @@
-"""The content of data: which samples a dataset lists, wherever their files lie."""
+"""Which samples a dataset lists, wherever their files lie, and which of them are one image."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 from torch.utils.data import Subset
 
 from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
-from mmcalib.openmmlab.same_data import data_content
+from mmcalib.openmmlab.same_data import copy_groups, data_content, sample_ids
 
 DIGITS = dict(type='Digits', split='test', pipeline=[], indices=12)
 
@@ -103,3 +103,29 @@ def test_data_content_wrappers_have_that_of_their_samples():
 def test_data_content_unknown_samples_is_none():
     assert data_content([1, 2, 3]) is None
     assert data_content(Listed([dict(gt_label=1)])) is None
+
+
+def image_keys(dataset):
+    return [sample.key for sample in sample_ids(dataset)]
+
+
+def test_sample_ids_repeated_lines_are_one_image():
+    """A list may name an image several times, to balance classes, and by other labels."""
+    train = Listed([dict(img_path=f'/d/{name}.jpg', gt_label=0) for name in 'abcab'])
+    val = Listed([dict(img_path=f'/d/{name}.jpg', gt_label=1) for name in 'aab'])
+    assert len(set(image_keys(train))) == 3
+    assert set(image_keys(val)) < set(image_keys(train))
+    assert copy_groups(train).tolist() == [0, 1, 2, 0, 1]
+    arrays = Listed([dict(img=np.full(3, value)) for value in (1, 2, 1)])
+    assert copy_groups(arrays).tolist() == [0, 1, 0]
+
+
+def test_sample_ids_pages_of_one_file_are_images_of_their_own():
+    """Another data set with the same pages names the same images."""
+    pages = [(2, 1), (1, 0), (0, 0), (1, 0)]
+    infos = [dict(img_path='/d/scan.tif', page=page, gt_label=label) for page, label in pages]
+    keys = image_keys(Listed(infos))
+    assert len(set(keys)) == 3
+    assert keys[1] == keys[3]
+    assert set(image_keys(Listed(infos[1:3]))) == set(keys[1:3])
+    assert copy_groups(Listed(infos[:3])) is None

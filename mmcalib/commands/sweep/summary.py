@@ -95,9 +95,7 @@ def image_tables(training: Training, split: str) -> UnitTables | None:
     test_statistics = CalibrationStatistics.load(path)
     if PROTOCOLS[test_statistics.protocol].images_per_unit is not None:
         return None  # Its metrics are means over groups of images.
-    if test_statistics.image_bins is None or test_statistics.image_sums is None:
-        return None
-    return UnitTables(test_statistics.image_bins, test_statistics.image_sums)
+    return None if test_statistics.image_sums is None else test_statistics.unit_tables()
 
 
 def mean_error(row: Mapping, by: str) -> float:

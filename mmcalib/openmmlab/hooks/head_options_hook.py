@@ -1,4 +1,4 @@
-"""The hook that tells metrics what only the head of a run knows."""
+"""The hook that tells metrics what only the head or the data set of a run knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmcalib.openmmlab.metrics.list_metric import ListMetric
 
 
 class HeadOptionsHook(Hook):
-    """Hook that sets the options of metrics which the head decides, see :func:`set_head_options`.
+    """Hook that sets the options of metrics which the head decides, and their data set.
 
     A sample says neither whether its scores are of a softmax or of sigmoids, nor which label does
     not count. Our tools add this hook to every run.
@@ -23,9 +23,18 @@ class HeadOptionsHook(Hook):
 
     def before_val(self, runner: Runner) -> None:
         set_head_options(runner.model, runner.val_evaluator.metrics)
+        set_dataset(runner.val_evaluator.metrics, runner.val_dataloader.dataset)
 
     def before_test(self, runner: Runner) -> None:
         set_head_options(runner.model, runner.test_evaluator.metrics)
+        set_dataset(runner.test_evaluator.metrics, runner.test_dataloader.dataset)
+
+
+def set_dataset(metrics: Iterable[BaseMetric], dataset: object) -> None:
+    """Tell metrics the data set, which knows the samples that are copies of one image."""
+    for metric in metrics:
+        if isinstance(metric, CalibrationMetric):
+            metric.dataset = dataset
 
 
 def set_head_options(model: nn.Module, metrics: Iterable[BaseMetric]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.dataset import BaseDataset
 from mmengine.registry import METRICS
 from torch import Tensor
 
@@ -24,8 +25,8 @@ from mmcalib.metrics.statistics import (
     tables_of_images,
 )
 from mmcalib.metrics.strata import stratum_text
-from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
+from mmcalib.openmmlab.same_data import copy_groups
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
@@ -110,6 +111,8 @@ class CalibrationMetric(ListMetric):
 
     Attributes:
         statistics: Statistics of the last evaluation, on the main process; else None.
+        dataset: The data set, which our tools set: intervals are then over different images, also
+            where a list names one twice. None takes each sample for another image.
 
     Raises:
         ValueError: If an option is outside its range; for a protocol of the foreground on data with
@@ -152,6 +155,7 @@ class CalibrationMetric(ListMetric):
         self.per_object = per_object
         self.several_labels = several_labels
         self.statistics: CalibrationStatistics | None = None
+        self.dataset: BaseDataset | None = None
         if confidence_interval is not None:
             check_interval('confidence_interval', confidence_interval, self.metrics)
 
@@ -218,6 +222,8 @@ class CalibrationMetric(ListMetric):
             for counts in results:
                 tally.add(counts)
             image_tables = tables_of_images(results)
+        if image_tables:
+            image_tables['image_groups'] = self._copy_groups(len(image_tables['image_bins']))
         groups = tally.sums()
         whole = groups[0] if len(groups) == 1 else sum_counts(groups, self.num_bins)
         values = {name: protocol.value(name, groups, whole) for name in self.metrics}
@@ -228,16 +234,18 @@ class CalibrationMetric(ListMetric):
             values |= protocol.intervals(
                 self.metrics,
                 groups,
-                UnitTables(
-                    image_tables['image_bins'],
-                    image_tables['image_sums'],
-                    image_tables.get('image_class_bins'),
-                ),
+                self.statistics.unit_tables(),
                 coverage=self.confidence_interval,
                 num_bootstrap=self.num_bootstrap,
                 seed=self.seed,
             )
         return values
+
+    def _copy_groups(self, num_images: int) -> Tensor | None:
+        """Return which samples are copies of one image, None if none are, or that is not known."""
+        if self.dataset is None or len(self.dataset) != num_images:
+            return None  # Part of a ConcatDataset.
+        return copy_groups(self.dataset)
 
     def _count_classified(
         self, results: Sequence[tuple[np.ndarray, int]]
