@@ -451,7 +451,7 @@ class LogitScaler(BaseEstimator):
         """
         scaler = cls(**options)
         scaler._set_parameters(parameters)
-        if cls.per_class:
+        if cls.learned.get('shift') == 1:  # Each class has a shift of its own.
             scaler.num_logits_ = len(scaler.tensors['shift'])
         return scaler
 
