@@ -6,12 +6,13 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
+from textwrap import shorten
 
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
@@ -21,11 +22,18 @@ from mmengine.utils import import_modules_from_strings
 
 from mmcalib import register
 from mmcalib.cli.files import STACKS, find_config
-from mmcalib.errors import UserError, nearest
+from mmcalib.errors import UserError, nearest, suggestion
 from mmcalib.runs.config_tree import find_class, find_toolbox, walk
 
 # Hooks of mmengine that a Runner has unless the config turns them off by None.
 RUNNER_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+# Keys at the top of a config, beside the arguments of a Runner, that it or one of our tools reads.
+FURTHER_KEYS = (
+    'activation_checkpointing', 'compile', 'efficient_conv_bn_eval', 'evaluations',
+    'find_unused_parameters', 'init_weights_for_test_or_val', 'model_wrapper_cfg', 'num_threads',
+    'runner_type', 'strategy', 'sync_bn', 'tta_model', 'tta_pipeline',
+)  # fmt: skip
+MOST_KEYS = 6  # in an error
 
 
 def _find_base(name: str, inheriting: str) -> tuple[str, str | None]:
@@ -106,12 +114,14 @@ def replace_options(cfg: Config, options: dict) -> None:
 
 
 def check_option_key(cfg: Config, key: str) -> None:
-    """Refuse an option that a config has by a similar name, and warn of any other new one.
+    """Refuse an option that nothing reads, or that a config has by a similar name.
 
-    A misspelt ``train_cfgg.max_epochs=1`` would train 350 epochs.
+    A misspelt ``train_cfgg.max_epochs=1`` would train 350 epochs, and so does ``epochs=1`` where
+    the file made ``train_cfg`` from it. Of any other new key it warns.
     """
     node = cfg._cfg_dict
-    known = {*cfg, *inspect.signature(Runner).parameters}
+    known = {*cfg, *inspect.signature(Runner).parameters, *FURTHER_KEYS}
+    check_is_read(cfg, key, known)
     for part in key.split('.'):
         if isinstance(node, (list, tuple)):
             node = node[int(part)]
@@ -128,6 +138,80 @@ def check_option_key(cfg: Config, key: str) -> None:
                 warnings.warn(f'--cfg-options {key}: the config had no such key', stacklevel=1)
             return
         known = set(node) if isinstance(node, Mapping) else set()
+
+
+def check_is_read(cfg: Config, key: str, known: Collection[str]) -> None:
+    """Refuse an option that no Runner and no tool reads, and name the keys that have its value.
+
+    It prevents hours of another training than the one that was asked for.
+
+    Args:
+        cfg: Config without the options.
+        key: Key of the option.
+        known: Keys that the config has, or that something reads.
+    """
+    name, dot, rest = key.partition('.')
+    if name in keys_read(cfg) or (name not in cfg and nearest(name, known, likeness=0.85)):
+        return
+    if name not in cfg:
+        raise UserError(
+            f'--cfg-options {key}: the config has no key {name}, and nothing reads such a key'
+            f'{suggestion(name, known)}'
+        )
+    value = cfg[name]
+    keys = [f'{path}{dot}{rest}' for path in keys_with_value(cfg, name)]
+    text = shorten(str(value), 60, placeholder='…')
+    remedy = f'no key has its value {text} today: change it in a config that inherits this one'
+    if keys:
+        more = f' and {len(keys) - MOST_KEYS} more' if len(keys) > MOST_KEYS else ''
+        remedy = f'set what has its value {text} today, {", ".join(keys[:MOST_KEYS])}{more}'
+    raise UserError(
+        f'--cfg-options {key}: {name} is a variable that only the config file reads, so nothing '
+        f'would change; {remedy}'
+    )
+
+
+def keys_read(cfg: Config) -> set[str]:
+    """Return the keys at the top of a config that a Runner or one of our tools reads."""
+    keys = {*inspect.signature(Runner).parameters, *FURTHER_KEYS}
+    if 'data_preprocessor' in (cfg.get('model') or {}):
+        keys.remove('data_preprocessor')  # A Runner gives it to a model that has none.
+    return keys
+
+
+def keys_with_value(cfg: Config, name: str) -> list[str]:
+    """Return the keys that are read and that have the value of a variable of a config.
+
+    Many keys have the value of a number by chance. So if some are named like the variable, no
+    others count.
+    """
+    value = cfg[name]
+    roots = {key: node for key, node in cfg._cfg_dict.items() if key in keys_read(cfg)}
+    paths = [path for path, node in walk_values(roots) if is_equal(node, value)]
+    if isinstance(value, (Mapping, list, tuple, str)) and value:
+        return paths
+    last_parts = {path: path.rpartition('.')[2] for path in paths}
+    same = [path for path in paths if last_parts[path] == name]
+    alike = [path for path in paths if name in last_parts[path] or last_parts[path] in name]
+    return same or alike or ([] if value is None else paths)
+
+
+def walk_values(node: object, path: str = '') -> Iterator[tuple[str, object]]:
+    """Yield path and value of every node of a config, outer ones first."""
+    if path:
+        yield path, node
+    items = ()
+    if isinstance(node, Mapping):
+        items = node.items()
+    elif isinstance(node, (list, tuple)):
+        items = enumerate(node)
+    for key, item in items:
+        yield from walk_values(item, f'{path}.{key}'.lstrip('.'))
+
+
+def is_equal(node: object, value: object) -> bool:
+    """Return whether two values of a config are equal and of one type, unlike 1 and True."""
+    return type(node) is type(value) and node == value
 
 
 def list_single_metrics(cfg: Config) -> None:

@@ -449,14 +449,15 @@ def test_train_two_processes_error_names_image_once(name, tmp_path, free_port):
     cfg.dump(tmp_path / 'masks.py')
     output = run_in_subprocess(
         'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test',
-        '--cfg-options', 'no_such=1', cwd=tmp_path, check=False, PORT=free_port,
+        '--cfg-options', 'randomness.deterministic=False', cwd=tmp_path, check=False,
+        PORT=free_port,
     )  # fmt: skip
     (error,) = lines_with(output, 'error:')
     assert f'SegmentationClass/{name}.png' in error
     assert 'outside [0, 21): 77' in error
     assert 'Traceback' not in output
     # A warning is one line, which does not quote the source that warns.
-    assert 'train.py: warning: --cfg-options no_such: ' in output
+    assert 'train.py: warning: --cfg-options randomness.deterministic: ' in output
     assert 'warnings.warn' not in output
 
 
@@ -466,7 +467,8 @@ def test_train_two_processes_refuse_and_warn_once(tmp_path, free_port):
         f"_base_ = 'mmcalib::mbls/digits.py'\nmodel = dict(backbone=dict({init}))\n"
     )
     output = run_in_subprocess(
-        'dist_train.sh', 'mine.py', 2, '--work-dir', 'run', '--cfg-options', 'no_such=1',
+        'dist_train.sh', 'mine.py', 2, '--work-dir', 'run',
+        '--cfg-options', 'randomness.deterministic=False',
         cwd=tmp_path, check=False, PORT=free_port,
     )  # fmt: skip
     (error,) = lines_with(output, 'error:')

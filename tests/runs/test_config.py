@@ -21,9 +21,9 @@ SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')
 def read(tmp_path):
     """Read a config with this text."""
 
-    def load(text):
+    def load(text, options=None):
         (tmp_path / 'mine.py').write_text(text)
-        return load_config(str(tmp_path / 'mine.py'))
+        return load_config(str(tmp_path / 'mine.py'), options)
 
     return load
 
@@ -47,7 +47,7 @@ def test_load_config_misspelt_option_raises(key, meant):
 @pytest.mark.parametrize(
     ('options', 'new'),
     [
-        ({'find_unused_parameters': True, 'train_dataloader.dataset.indices': 128}, 2),
+        ({'find_unused_parameters': True, 'train_dataloader.dataset.indices': 128}, 1),
         ({'custom_hooks': [dict(type='EMAHook')], 'randomness.deterministic': True}, 1),
         ({'model.train_cfg.augments': dict(type='Mixup', alpha=0.2)}, 1),
         ({'model.head.loss._delete_': True, 'model.head.loss.type': 'BrierLoss'}, 0),
@@ -58,6 +58,59 @@ def test_load_config_new_option_warns(options, new, recwarn):
     cfg = load_config(DIGITS, options)
     assert len([w for w in recwarn if 'had no such key' in str(w.message)]) == new
     assert all(cfg.get(key, value) == value for key, value in options.items())
+
+
+VARIABLES = """
+_base_ = 'mmcalib::mbls/digits.py'
+margin = 5.5
+epochs = 3
+nowhere = 77
+model = dict(head=dict(loss=dict(margin=margin)))
+train_cfg = dict(max_epochs=epochs)
+"""
+LAZY_VARIABLES = """
+from mmengine.config import read_base
+
+with read_base():
+    from .inherited import *
+
+margin = 5.5
+model.update(head=dict(loss=dict(type='MarginLabelSmoothingLoss', margin=margin)))
+"""
+
+
+@pytest.mark.parametrize(
+    ('key', 'told'),
+    [
+        ('margin', 'margin is a variable .* 5.5 today, model.head.loss.margin$'),
+        ('epochs', 'has its value 3 today, train_cfg.max_epochs$'),
+        ('pipeline.0.type', 'train_dataloader.dataset.pipeline.0.type, val_dataloader.dataset.pip'),
+        ('nowhere', 'no key has its value 77 today: change it in a config that inherits'),
+        ('my_note', 'the config has no key my_note, and nothing reads such a key$'),
+        ('experiment', 'did you mean experiment_name'),
+    ],
+)
+def test_load_config_option_that_nothing_reads_raises(key, told, read):
+    with pytest.raises(UserError, match=rf'^--cfg-options {key}: .*{told}'):
+        read(VARIABLES, {key: 2})
+
+
+def test_load_config_option_that_model_shadows_raises(read):
+    segmentor = "_base_ = 'mmseg::pspnet/pspnet_r50-d8_4xb2-40k_cityscapes-512x1024.py'"
+    with pytest.raises(UserError, match=r' today, model\.data_preprocessor\.mean$'):
+        read(segmentor, {'data_preprocessor.mean': [0, 0, 0]})
+    with pytest.raises(
+        UserError, match=r', model\.data_preprocessor\.size, train_[\w.]+crop_size$'
+    ):
+        read(segmentor, {'crop_size': (64, 64)})
+    cfg = read(VARIABLES, {'data_preprocessor.mean': [0.2]})
+    assert cfg.data_preprocessor.mean == [0.2]
+
+
+def test_load_config_option_of_lazy_variable_raises(read, tmp_path):
+    (tmp_path / 'inherited.py').write_text("model = dict(type='mmpretrain.ImageClassifier')")
+    with pytest.raises(UserError, match=r'5\.5 today, model\.head\.loss\.margin$'):
+        read(LAZY_VARIABLES, {'margin': 2.0})
 
 
 def test_load_config_option_replaces_value_by_dict():
