@@ -13,12 +13,14 @@ from contextlib import contextmanager
 
 import torch
 from mmengine.config import Config
+from mmengine.dataset import InfiniteSampler
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader
 
 from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
@@ -60,7 +62,8 @@ def build_data(runner: Runner, splits: Iterable[str]) -> None:
     Raises:
         UserError: For the first that cannot be built; if its data are missing, with their source.
     """
-    message = missing_data_message(loader_configs(runner.cfg, splits))
+    scope = runner.cfg.get('default_scope')
+    message = missing_data_message(loader_configs(runner.cfg, splits), scope)
     if message is not None:
         raise UserError(message)
     for split in present_splits(runner, splits):
@@ -96,6 +99,8 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     loops = {split: getattr(runner, f'{split}_loop') for split in present_splits(runner, splits)}
     first_loop = next(iter(loops.values()), None)
     for split, loop in loops.items():
+        if split != 'train':
+            check_all_samples(split, loop.dataloader)
         check_metrics(split, loop, model)
         check_samples(split, loop, classes, first_loop)
     if 'train' in loops:
@@ -119,6 +124,25 @@ def innermost(model: nn.Module) -> nn.Module:
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
     return model
+
+
+def check_all_samples(split: str, loader: DataLoader) -> None:
+    """Refuse a loader that leaves samples out of an evaluation, or never ends: lost hours."""
+    if isinstance(loader.sampler, InfiniteSampler):
+        raise UserError(
+            f'{split}_dataloader: an InfiniteSampler never ends, and an evaluation has to: set '
+            "sampler=dict(type='DefaultSampler', shuffle=False)"
+        )
+    batches = loader.batch_sampler
+    if not isinstance(batches, BatchSampler) or not batches.drop_last:
+        return
+    num_samples = len(batches.sampler)
+    num_left_out = num_samples % batches.batch_size
+    if num_left_out:
+        raise UserError(
+            f'{split}_dataloader: drop_last=True leaves out the last {num_left_out} of '
+            f'{num_samples} samples, and an evaluation needs all: set drop_last=False'
+        )
 
 
 def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLoop) -> None:
@@ -184,6 +208,7 @@ def check_metrics(split: str, loop: BaseLoop, model: nn.Module) -> None:
     if split == 'train':
         return
     metrics = loop.evaluator.metrics
+    check_probabilities(split, metrics, model)
     classes = classes_of_head(model)
     warn_of_other_ignored_label(split, metrics, set_head_options(model, metrics))
     check_top_k(split, metrics, classes)
@@ -209,6 +234,20 @@ def warn_of_other_ignored_label(
             f'ignore_index={other} of a CalibrationMetric',
             'current',
             logging.WARNING,
+        )
+
+
+def check_probabilities(split: str, metrics: Sequence[BaseMetric], model: nn.Module) -> None:
+    """Refuse metrics of probabilities for a model that retrieves images, an error after hours."""
+    # mmpretrain, which has the class, may not be installed.
+    if 'BaseRetriever' not in [base.__name__ for base in type(model).__mro__]:
+        return
+    names = [type(metric).__name__ for metric in metrics if isinstance(metric, ListMetric)]
+    if names:
+        raise UserError(
+            f'{split}_evaluator: {", ".join(names)} needs probabilities of classes, but '
+            f'{type(model).__name__} predicts similarities of images: take metrics such as '
+            'RetrievalRecall'
         )
 
 

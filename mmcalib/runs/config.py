@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
@@ -25,6 +26,8 @@ from mmcalib.cli.files import STACKS, find_config
 from mmcalib.errors import UserError, nearest, suggestion
 from mmcalib.runs.config_tree import find_class, find_toolbox, walk
 
+# Keys of configs for the toolboxes' versions 0.x.
+OLD_KEYS = ('data', 'optimizer', 'lr_config', 'runner', 'checkpoint_config', 'log_config')
 # Hooks of mmengine that a Runner has unless the config turns them off by None.
 RUNNER_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 # Keys at the top of a config, beside the arguments of a Runner, that it or one of our tools reads.
@@ -76,6 +79,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
         raise UserError(f'{path}: {error.reason}') from error
     except Exception as error:  # A config is code and may raise anything.
         raise UserError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+    check_config(cfg, path)
     if options:
         replace_options(cfg, options)
     list_single_metrics(cfg)
@@ -100,6 +104,47 @@ def read_config(path: str) -> Config:
             warnings.filterwarnings('ignore', message='Fail to import')
             import_module(f'{toolbox}.datasets')
     return cfg
+
+
+def check_config(cfg: Config, path: str) -> None:
+    """Refuse what mmengine would end with pages of its own code, or with a wrong remedy.
+
+    Raises:
+        UserError: For a config of the toolboxes' versions 0.x, for a scope that does not exist, and
+            for a value that mmengine cannot write into its copy of the config.
+    """
+    old_keys = [key for key in OLD_KEYS if key in cfg]
+    if len(old_keys) > 1 and not any(key.endswith('_dataloader') for key in cfg):
+        raise UserError(
+            f'{path} is a config for version 0.x of a toolbox, with {", ".join(old_keys)}: inherit '
+            "a config of its version 1, or translate it by the toolbox's page on migration"
+        )
+    for part_path, part in walk(cfg.to_dict()):
+        scope, _, name = str(part.get('type')).partition('.')
+        if scope == 'mmcalib' and name.isidentifier():  # A lazy config names the module, too.
+            raise UserError(
+                f'{path}: {part_path}.type is {part["type"]!r}, but mmcalib has no scope: name it '
+                f'{name!r}'
+            )
+        for key, value in part.items():
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                if not is_writable(item):
+                    full_key = f'{part_path}.{key}'.lstrip('.')
+                    raise UserError(
+                        f'{path}: {full_key} has {item!r}, which mmengine cannot write into its '
+                        'copy of the config: put it into a class of a module in custom_imports'
+                    )
+
+
+def is_writable(value: object) -> bool:
+    """Return whether mmengine writes a value of a config as Python code."""
+    if value is None or isinstance(value, (str, int, float, type, Mapping, list, tuple)):
+        return True
+    try:
+        ast.parse(str(value), mode='eval')
+    except SyntaxError:
+        return False
+    return True
 
 
 def replace_options(cfg: Config, options: dict) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from mmengine.registry import DATASETS
 
 from mmcalib.openmmlab.datasets.download_sources import (
     AUGMENTED,
@@ -11,14 +13,19 @@ from mmcalib.openmmlab.datasets.download_sources import (
     WITHOUT_AUGMENTED,
     WITHOUT_SECOND,
 )
-from mmcalib.runs.config_tree import type_name, walk
+from mmcalib.runs.config_tree import TOOLBOXES, find_class, type_name, walk
 
 
-def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
+def missing_data_message(
+    loaders: Mapping[str, Mapping | None], scope: str | None = None
+) -> str | None:
     """Return a message that names dataloaders' missing data and their source, None if all is there.
+
+    A blank line in a list names no file.
 
     Args:
         loaders: Configs of the dataloaders, or None, by their names in the config.
+        scope: Default scope of the config.
     """
     paths_by_problem: dict[str, list[str]] = {}
     for name, loader in loaders.items():
@@ -35,9 +42,24 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
             elif '://' not in list_file and not os.path.exists(list_file):
                 hint = augmented_hint(loader) if os.path.basename(list_file) == 'aug.txt' else ''
                 return f'{path}.ann_file: there is no file {list_file}.{hint}'
+            elif number := blank_line(list_file, find_class(dataset, scope, DATASETS)):
+                return f'{path}.ann_file: line {number} of {list_file} is blank: remove it'
     for problem, paths in paths_by_problem.items():
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
+    return None
+
+
+def blank_line(list_file: str, kind: Callable | None) -> int | None:
+    """Return the number of the first blank line in a list of a toolbox's data set, None without."""
+    if kind is None or kind.__module__.split('.')[0] not in TOOLBOXES:
+        return None
+    if not list_file.endswith('.txt') or not os.path.isfile(list_file):
+        return None
+    with open(list_file, encoding='utf-8', errors='replace') as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                return number
     return None
 
 

@@ -21,7 +21,7 @@ from mmcalib.cli.files import Member
 from mmcalib.errors import UserError
 from mmcalib.options import check_integer
 from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
-from mmcalib.runs.config_tree import plain, plain_pipelines, type_name, without_labels
+from mmcalib.runs.config_tree import plain, plain_pipelines, without_labels
 from mmcalib.runs.mean import mean_config, read_temperature, short_calibration
 from mmcalib.runs.record import (
     checkpoint_paths,
@@ -31,6 +31,7 @@ from mmcalib.runs.record import (
     is_ensemble,
     view_count,
 )
+from mmcalib.runs.run_config import remove_training_parts
 from mmcalib.runs.training import describe_network, is_finished, training_facts
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
 
@@ -121,9 +122,7 @@ def prepare_model(
         )
     cfg.load_from = None
     cfg.resume = False
-    # An EMAHook would copy weights that a checkpoint has averaged already.
-    hooks = cfg.get('custom_hooks') or ()
-    cfg.custom_hooks = [hook for hook in hooks if not type_name(hook['type']).endswith('EMAHook')]
+    remove_training_parts(cfg)
     return TestedModel(networks, description)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -13,8 +15,20 @@ from mmcalib.files import experiment_name
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, TESTED_SPLIT
 from mmcalib.options import check_integer
 from mmcalib.runs.config import list_single_metrics
-from mmcalib.runs.config_tree import find_toolbox
+from mmcalib.runs.config_tree import find_toolbox, type_name
 
+# Endings of the names of hooks that ask for the training, or average its weights.
+TRAINING_HOOKS = ('EMAHook', 'EarlyStoppingHook', 'ProfilerHook')
+# Packages that mmengine's trackers of a training need.
+TRACKERS = {
+    'AimVisBackend': 'aim',
+    'ClearMLVisBackend': 'clearml',
+    'DVCLiveVisBackend': 'dvclive',
+    'MLflowVisBackend': 'mlflow',
+    'NeptuneVisBackend': 'neptune',
+    'TensorboardVisBackend': 'tensorboard',
+    'WandbVisBackend': 'wandb',
+}
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
@@ -104,6 +118,35 @@ def limit_samples(cfg: Config, limit: int) -> None:
     else:
         iterations = -(-limit // (loader.get('batch_size') or 1))
         schedule.update(max_iters=iterations, val_interval=iterations)
+
+
+def remove_training_parts(cfg: Config) -> None:
+    """Remove what a config has for its training, which a test cannot use or need not have.
+
+    An EMAHook would copy weights that a checkpoint has averaged already; other hooks ask for the
+    loop of the training, and so for its images. A tracker may not be installed.
+    """
+    hooks = cfg.get('custom_hooks') or ()
+    cfg.custom_hooks = [hook for hook in hooks if not is_training_hook(hook)]
+    default_hooks = cfg.get('default_hooks') or {}
+    for name, hook in list(default_hooks.items()):
+        if hook is not None and is_training_hook(hook):
+            del default_hooks[name]
+    visualizer = cfg.get('visualizer') or {}
+    backends = visualizer.get('vis_backends') or ()
+    if backends:
+        visualizer.vis_backends = [backend for backend in backends if is_installed(backend)]
+
+
+def is_training_hook(hook: Mapping) -> bool:
+    """Return whether the config of a hook is one that only a training can have."""
+    return type_name(hook['type']).endswith(TRAINING_HOOKS)
+
+
+def is_installed(backend: Mapping) -> bool:
+    """Return whether the config of a visualizer's backend is one that can be used here."""
+    package = TRACKERS.get(type_name(backend['type']))
+    return package is None or find_spec(package) is not None
 
 
 def set_loader_defaults(cfg: Config) -> None:

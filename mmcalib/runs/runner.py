@@ -87,7 +87,7 @@ class QuietRunner(Runner):
             super().__init__(*args, **kwargs)
         except UserError:
             raise
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+        except (AssertionError, ImportError, KeyError, TypeError, ValueError) as error:
             raise UserError(self._not_built_message(error)) from error
         self._is_starting = False
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from mmcalib.openmmlab.hooks.broken_samples_hook import trainable_labels
 
 LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"
 DATA = '{}_dataloader = dict(dataset=dict({}))'
+DATALOADER = '{}_dataloader = dict({})'
 IMPORTS = "custom_imports = dict(imports=['mmcalib', '{}'])"
 LABELS = (
     'model = dict(neck={}, head=dict('
@@ -88,6 +90,22 @@ INVALID_CONFIGS = {
     DATA.format('test', 'indices=[]'): 'the test data .*: there are no samples',
     DATA.format('train', "_delete_=True, type='CUB', data_root='no'"): (
         r'train_dataloader\.dataset: there is no folder .*/no\. Unpack CUB.*dataset\.data_root='
+    ),
+    DATALOADER.format('val', 'drop_last=True'): (
+        'val_dataloader: drop_last=True leaves out the last 4 of 4 samples.*drop_last=False'
+    ),
+    DATALOADER.format('val', "sampler=dict(type='InfiniteSampler')"): (
+        'val_dataloader: an InfiniteSampler never ends'
+    ),
+    "custom_hooks = [dict(type='EMAHook', ema_type=lambda model: model)]": (
+        'invalid.py: custom_hooks.0.ema_type has <function <lambda> '
+    ),
+    LOSS.format('mmcalib.FocalLoss', ''): (
+        "invalid.py: model.head.loss.type is 'mmcalib.FocalLoss'.* name it 'FocalLoss'"
+    ),
+    "model = dict(_delete_=True, type='ImageToImageRetriever', image_encoder=[dict(type="
+    f"'TinyFeatures')], prototype='none')\n{IMPORTS.format('tiny_models')}": (
+        'val_evaluator: CalibrationMetric needs probabilities.*ImageToImageRetriever'
     ),
     IMPORTS.format('not_written'): 'Failed to import not_written: No .* beside the config',
     IMPORTS.format('it_fails'): 'Failed to import it_fails: No module named .nothing_like_it',
@@ -225,6 +243,28 @@ def test_train_broken_image_is_named(index, num_workers, tmp_path):
     assert f'cannot load {path}' in error.value.reason
     assert '(0 bytes)' in error.value.reason
     assert ('the val data' in error.value.reason) == (index == 0)
+
+
+@pytest.mark.parametrize('toolbox', ['mmpretrain', 'mmseg'])
+def test_train_blank_line_in_list_is_named(toolbox, tmp_path):
+    """A segmentor would miss the file at the end of its first validation."""
+    if toolbox == 'mmseg':
+        cfg = config_with_label(tmp_path, 'CrossEntropyLoss', 0)
+        dataset = cfg.train_dataloader.dataset
+        list_file = tmp_path / 'VOC2012' / dataset.ann_file
+        list_file.write_text(list_file.read_text() + '\n')
+    else:
+        cfg = small_config(tmp_path / 'run')
+        list_file = tmp_path / 'list.txt'
+        list_file.write_text('a.png 0\nb.png 1\n\n')
+        cfg.train_dataloader.dataset = dict(
+            type='CustomDataset', data_root=str(tmp_path), ann_file='list.txt', pipeline=LOAD
+        )
+    number = len(list_file.read_text().splitlines())
+    with pytest.raises(
+        UserError, match=rf'dataset.ann_file: line {number} of {list_file} is blank'
+    ):
+        train_and_test(cfg, test=False)
 
 
 @pytest.mark.parametrize(
@@ -531,3 +571,34 @@ def test_trainable_labels_head_of_one_logit_has_two_classes(num_logits, expected
     num_classes, ignored_labels = trainable_labels(model)
     assert num_classes == expected
     assert 7 in ignored_labels
+
+
+TRACKED = """
+_base_ = 'mmcalib::mbls/digits.py'
+test_dataloader = dict(dataset=dict(indices=20))
+visualizer = dict(vis_backends=[dict(type='LocalVisBackend'), dict(type='WandbVisBackend')])
+custom_hooks = [dict(type='EarlyStoppingHook', monitor='accuracy/top1')]
+default_hooks = dict(stopping=dict(type='EarlyStoppingHook', monitor='accuracy/top1'))
+"""
+ELSEWHERE = "dict(_delete_=True, type='CustomDataset', data_root='nowhere')"
+
+
+def test_train_tracker_that_is_not_installed_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'wandb', None)
+    Path('tracked.py').write_text(TRACKED)
+    *_, last_line = run('train.py', 'tracked.py', '--limit', 4, code=2).splitlines()
+    assert 'wandb' in last_line
+
+
+@pytest.mark.parametrize(
+    'training',
+    [
+        f'train_dataloader = dict(dataset={ELSEWHERE})',
+        'train_cfg = train_dataloader = optim_wrapper = param_scheduler = None',
+    ],
+)
+def test_test_needs_no_tracker_and_no_training(training, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'wandb', None)
+    train_and_test(small_config('run'), test=False)
+    Path('tracked.py').write_text(f'{TRACKED}\n{training}\n')
+    assert 'accuracy/top1' in run('test.py', 'tracked.py', 'run/epoch_1.pth')

@@ -252,3 +252,15 @@ def test_limit_samples_sets_iterations_and_folder(limit, batch_size, steps):
     for requested, expected in (('mine', 'mine'), (None, f'mine/limit{limit}')):
         set_work_dir(cfg, requested, limit=limit)
         assert cfg.work_dir == expected
+
+
+def test_load_config_of_toolboxes_version_0_is_refused(tmp_path):
+    path = tmp_path / 'old.py'
+    path.write_text(
+        "model = dict(type='ImageClassifier')\n"
+        'data = dict(samples_per_gpu=8)\n'
+        "optimizer = dict(type='SGD', lr=0.1)\n"
+        "lr_config = dict(policy='step', step=[10])\n"
+    )
+    with pytest.raises(UserError, match=r'old.py is a config for version 0.x .*data, optimizer'):
+        load_config(str(path))
