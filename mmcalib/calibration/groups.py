@@ -83,9 +83,11 @@ def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
 def neighbours_alike(draw: Draw, index: Tensor) -> bool:
     r"""Return whether images in order have errors more like their neighbours' than others'.
 
-    The error :math:`x` of an image is the mean of its probabilities less its true classes, without
-    what the frequencies of its classes explain (by ridge regression), since images may be in the
-    order of their classes. For independent images
+    The error :math:`x` of an image is the mean of its probabilities less the multiple of its class
+    frequencies that explains them best, without what the frequencies explain besides (by ridge
+    regression), since images may be in the order of their classes. The multiple is about 0 of a
+    network that has hardly been trained, and 1 of a perfect one: so the ridge shrinks neither. For
+    independent images
 
     .. math:: z = \sum_g x_g \cdot x_{g+1} \Big/ \sqrt{\sum_g (x_g \cdot x_{g+1})^2}
 
@@ -111,33 +113,34 @@ def neighbour_products(draw: Draw, index: Tensor) -> Tensor:
     num_images = int(index.max()) + 1
     if num_images == len(index) and not draw.rows.several_labels:
         return products_of_classified_images(draw, index.argsort())
-    residual = residual_errors(*error_and_frequencies(draw, index))
+    residual = residual_errors(*probabilities_and_frequencies(draw, index))
     return (residual[1:] * residual[:-1]).sum(dim=1).double()
 
 
-def error_and_frequencies(draw: Draw, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the error of each image and the frequencies of its classes, ``(n, K)`` each."""
+def probabilities_and_frequencies(draw: Draw, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean probabilities of each image and frequencies of its classes, ``(n, K)`` each."""
     num_predictions = torch.bincount(index)[:, None]
     if draw.rows.several_labels:
         is_true = (draw.labels == 1).to(draw.logits.dtype)
-        row_error = (draw.logits.sigmoid() - is_true).masked_fill(draw.labels < 0, 0.0)
+        probs = draw.logits.sigmoid().masked_fill(draw.labels < 0, 0.0)
         class_counts = is_true.new_zeros(len(num_predictions), is_true.shape[1])
         class_counts.index_add_(0, index, is_true)
     else:
-        row_error = with_other_class(draw.logits).softmax(dim=1)
-        num_classes = row_error.shape[1]
-        row_error[torch.arange(len(index), device='cpu'), draw.labels] -= 1
+        probs = with_other_class(draw.logits).softmax(dim=1)
+        num_classes = probs.shape[1]
         cells = index * num_classes + draw.labels
         class_counts = torch.bincount(cells, minlength=len(num_predictions) * num_classes)
-        class_counts = class_counts.view(-1, num_classes).to(row_error.dtype)
-    error_sums = row_error.new_zeros(class_counts.shape).index_add_(0, index, row_error)
-    return error_sums / num_predictions, class_counts / num_predictions
+        class_counts = class_counts.view(-1, num_classes).to(probs.dtype)
+    sums = probs.new_zeros(class_counts.shape).index_add_(0, index, probs)
+    return sums / num_predictions, class_counts / num_predictions
 
 
-def residual_errors(error: Tensor, frequencies: Tensor) -> Tensor:
-    """Return the errors ``(n, K)`` without what frequencies explain by ridge regression."""
-    error = error - error.mean(dim=0)
+def residual_errors(probs: Tensor, frequencies: Tensor) -> Tensor:
+    """Return probabilities ``(n, K)`` without what frequencies explain: a multiple, and a ridge."""
+    probs = probs - probs.mean(dim=0)
     frequencies = frequencies - frequencies.mean(dim=0)
+    multiple = (probs * frequencies).sum() / frequencies.square().sum()
+    error = probs - multiple * frequencies
     num_images, num_classes = frequencies.shape
     if num_images < num_classes:  # The same residual, of a smaller system.
         ridge = RIDGE * torch.eye(num_images, dtype=error.dtype, device='cpu')
@@ -151,8 +154,8 @@ def products_of_classified_images(draw: Draw, order: Tensor) -> Tensor:
     r"""Return the products of the residual errors of neighbours, each of one prediction.
 
     With the label :math:`y_i` of each image, the number :math:`n_k` of labels of a class, the sum
-    :math:`C_k` of their errors, and the weight :math:`\lambda` of the ridge, the regression has
-    the residuals
+    :math:`C_k` of their errors :math:`x_i`, and the weight :math:`\lambda` of the ridge, the
+    regression has the residuals
 
     .. math:: x_i - \frac{C_{y_i} - \bar C}{n_{y_i} + \lambda}, \qquad
         \bar C = \sum_k w_k C_k \Big/ \sum_k w_k, \qquad w_k = \frac{n_k}{n_k + \lambda}
@@ -172,15 +175,24 @@ def products_of_classified_images(draw: Draw, order: Tensor) -> Tensor:
     labels = draw.labels
     present, label_index, counts = labels.unique(return_inverse=True, return_counts=True)
     counts = counts.to(logits.dtype)
+    step = max(COLUMN_VALUES // len(labels), 1)
+    columns = range(0, logits.shape[1], step)
+
+    def probs_at(first: int) -> Tensor:
+        return (logits[:, first : first + step] - log_totals[:, None]).exp_()
+
+    mean_probs = torch.cat([probs_at(first).mean(dim=0) for first in columns])
+    label_probs = (logits.gather(1, labels[:, None])[:, 0] - log_totals).exp()
+    covariance = label_probs.sum() - (mean_probs[present] * counts).sum()
+    multiple = covariance / (len(labels) - counts.square().sum() / len(labels))
     denominators = (counts + RIDGE)[:, None]
     weights = counts[:, None] / denominators
     weights = weights / weights.sum()
     products = torch.zeros(len(labels) - 1, dtype=torch.float64, device='cpu')
-    step = max(COLUMN_VALUES // len(labels), 1)
-    for first in range(0, logits.shape[1], step):
-        error = (logits[:, first : first + step] - log_totals[:, None]).exp_()
+    for first in columns:
+        error = probs_at(first)
         is_here = (labels >= first) & (labels < first + error.shape[1])
-        error[is_here.nonzero()[:, 0], labels[is_here] - first] -= 1
+        error[is_here.nonzero()[:, 0], labels[is_here] - first] -= multiple
         error -= error.mean(dim=0)
         class_sums = error.new_zeros(len(present), error.shape[1])
         class_sums.index_add_(0, label_index, error)

@@ -85,6 +85,19 @@ def test_neighbours_alike_maps_in_order_of_content_are_not(seed):
     assert not neighbours_alike(draw, draw.rows.images)
 
 
+@pytest.mark.parametrize('training', [1e-4, 1e-2, 1])
+@pytest.mark.parametrize('pixels', [1, 30])
+@pytest.mark.parametrize('seed', range(4))
+def test_neighbours_alike_hardly_trained_network_in_order_of_classes_is_not(training, pixels, seed):
+    """Its probabilities are nearly the same for all images, so their errors are the labels'."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(80) * 4 // 80
+    content = 4 * np.eye(4)[classes]
+    draw = make_draw(content, rng.normal(size=(80, 4)), pixels=pixels, seed=seed)
+    draw.logits.copy_(training * draw.logits)
+    assert not neighbours_alike(draw, draw.rows.images)
+
+
 def expected_products(draw):
     """Return the products of neighbours' residual errors, with one prediction of each image."""
     logits = draw.logits.double().numpy()
@@ -92,9 +105,10 @@ def expected_products(draw):
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     is_class = np.eye(logits.shape[1])[draw.labels.numpy()]
     order = np.argsort(draw.rows.images.numpy())
-    error = (softmax(logits, axis=1) - is_class)[order]
-    error -= error.mean(axis=0)
+    probs = softmax(logits, axis=1)[order]
+    probs -= probs.mean(axis=0)
     frequencies = is_class[order] - is_class.mean(axis=0)
+    error = probs - frequencies * (probs * frequencies).sum() / (frequencies**2).sum()
     gram = frequencies.T @ frequencies + 0.1 * np.eye(frequencies.shape[1])
     residual = error - frequencies @ np.linalg.solve(gram, frequencies.T @ error)
     return (residual[1:] * residual[:-1]).sum(axis=1)
