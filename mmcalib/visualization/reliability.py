@@ -545,6 +545,8 @@ def reliability_diagram(
         )
     num_bins = 15 if num_bins is None else num_bins
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
+    if predictions.several_labels:
+        title = f'{title}, pooled over labels' if title else 'pooled over labels'
     if of_class is None and predictions.are_of_sigmoid:
         of_class = 1
     if of_class == PREDICTED:
@@ -554,8 +556,6 @@ def reliability_diagram(
     counts = count_predictions(predictions, TITLE_METRICS, num_bins=num_bins)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
-    if predictions.several_labels:
-        title = f'{title}, pooled over labels' if title else 'pooled over labels'
     # It is unknown which rows are of one image, so there are no intervals over images.
     statistics = CalibrationStatistics(
         metrics={name: metric_value(name, counts) for name in TITLE_METRICS},
