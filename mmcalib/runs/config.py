@@ -32,6 +32,7 @@ OLD_KEYS = ('data', 'optimizer', 'lr_config', 'runner', 'checkpoint_config', 'lo
 RUNNER_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 # Keys at the top of a config, beside the arguments of a Runner, that it or one of our tools reads.
 FURTHER_KEYS = (
+    'custom_imports',
     'activation_checkpointing', 'compile', 'efficient_conv_bn_eval', 'evaluations',
     'find_unused_parameters', 'init_weights_for_test_or_val', 'model_wrapper_cfg', 'num_threads',
     'runner_type', 'strategy', 'sync_bn', 'tta_model', 'tta_pipeline',
