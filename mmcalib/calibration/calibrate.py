@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mmcalib.calibration.calibrated import Calibrated
 from mmcalib.calibration.choose import default_scaler
-from mmcalib.calibration.data_checks import check_determined, logit_information, majority_share
+from mmcalib.calibration.data_checks import check_determined, logit_information
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.effect import measure_effect
 from mmcalib.calibration.fit import Fit, fit_scaling
@@ -242,7 +242,7 @@ def calibrate_source(
         fit_errors=fit.errors,
         candidates=fit.candidates,
         information=information,
-        majority=majority_share(draw),
+        majority=effect.majority,
         unlabelled=draw.unlabelled or [],
         class_prior=None if class_prior is None else as_tensor('class_prior', class_prior).tolist(),
     )

@@ -17,6 +17,8 @@ from mmcalib.calibration.choose import (
     LEAST_GROUPS,
     NONE,
     errors_from_one,
+    interval_text,
+    is_of_logarithm,
 )
 from mmcalib.calibration.data_checks import SAME_ORDER, data_warnings
 from mmcalib.calibration.effect import Effect, worse_metrics
@@ -70,8 +72,8 @@ class Calibrated:
             :func:`~mmcalib.calibration.choose.choose_method`.
         information: The number of standard errors by which the NLL falls as 1/T leaves 0; below 2
             the logits carry no information about the labels. None of several labels.
-        majority: The share of the most frequent class among the labels, in percent, which a model
-            of use predicts better than; None of several labels.
+        majority: The share of the most frequent class among the labels of the predictions that were
+            measured, in percent, which a model of use predicts better than; None of several labels.
         unlabelled: The classes without a label, by number or name.
         class_prior: The frequencies of the classes in use that the scaling of the model was shifted
             to; None if it was not.
@@ -232,7 +234,8 @@ class Calibrated:
             name = f'{label} (shared)' if label in scaler.shared_labels else str(label)
             cells = [values_text(value) for value in parameters.values()]
             if not math.isnan(errors[label]):
-                cells[0] += f' ± {errors[label]:.2g}'
+                temperature = parameters['temperature']
+                cells[0] += f' {interval_text(temperature, errors[label])}'
             rows.append([name, *cells])
         table = '\n' + TextTable(['label', *shown[0]], rows).write('text')
         if len(shown) > MOST_LABELS:
@@ -312,11 +315,7 @@ class Calibrated:
         else:
             scaling = f'Scaling by {self.method} ({self.scaler.parameter_text()})'
         if self.standard_error is not None:
-            scaling += f' ± {self.standard_error:.2g} (standard error over {self._units()}'
-            sampling_error = self.fit_errors['sampling_error']
-            if sampling_error:
-                scaling += f', ± {sampling_error:.2g} of it from the draw'
-            scaling += ')'
+            scaling += f' {self._interval_text(self.scaler.temperature_)}'
         on_split = '' if self.split is None else f' on {self.split}'
         yield (
             f'{scaling}, fitted on {self.num_fitted:,} of {self.population:,} predictions of '
@@ -359,6 +358,21 @@ class Calibrated:
             f'{self.placement.num_images:,} of {self._num_images_text()}.'
         )
 
+    def _interval_text(self, temperature: float) -> str:
+        """Return the interval of a temperature, and what it is of."""
+        interval = interval_text(temperature, self.standard_error)
+        sampling_error = self.fit_errors['sampling_error']
+        if is_of_logarithm(temperature, self.standard_error):
+            source = f'standard error of the logarithm over {self._units()}'
+            share = sampling_error / self.standard_error
+            drawn = f'{100 * share:.0f} %'
+        else:
+            source = f'standard error over {self._units()}'
+            drawn = f'± {sampling_error:.2g}'
+        if sampling_error:
+            source += f', {drawn} of it from the draw'
+        return f'{interval} ({source})'
+
     def _sentences_about_data(self) -> Iterator[str]:
         if self.groups_are_runs:
             yield (
@@ -375,7 +389,11 @@ class Calibrated:
             )
         yield from self._sentences_about_rates()
         yield from data_warnings(
-            self.information, self.unlabelled, self.before['accuracy'], self.majority
+            self.information,
+            self.unlabelled,
+            self.before['accuracy'],
+            self.majority,
+            accuracy_error=self.errors['before'].get('accuracy', math.inf),
         )
 
     def _sentences_about_rates(self) -> Iterator[str]:
@@ -420,9 +438,14 @@ class Calibrated:
         elif self.standard_error:
             distance = errors_from_one(scaler.temperature_, self.standard_error)
             if distance <= INDISTINCT:
+                unit = 'standard errors of the logarithm'
+                if not is_of_logarithm(scaler.temperature_, self.standard_error):
+                    unit = 'standard errors'
+                    # The scale of the printed interval.
+                    distance = abs(scaler.temperature_ - 1) / self.standard_error
                 yield (
                     'No gain expected: a temperature of 1, which changes nothing, is only '
-                    f'{distance:.1f} standard errors away. {KEEP}'
+                    f'{distance:.1f} {unit} away. {KEEP}'
                 )
 
     def _signs_of_labels(self, scaler: ScalerPerLabel) -> Iterator[str]:

@@ -74,6 +74,22 @@ def errors_from_one(temperature: float, standard_error: float) -> float:
     return abs(math.log(temperature)) * temperature / standard_error
 
 
+def is_of_logarithm(temperature: float, standard_error: float) -> bool:
+    """Return whether an error is so large that the interval is one of the logarithm.
+
+    Otherwise T ± SE is nearly the same. Of 0.15 ± 0.34 the lower end would be no temperature.
+    """
+    return standard_error > temperature / 5
+
+
+def interval_text(temperature: float, standard_error: float) -> str:
+    """Return ``± 0.04``; for a large error the ends of an interval of the logarithm in brackets."""
+    if not is_of_logarithm(temperature, standard_error):
+        return f'± {standard_error:.2g}'
+    factor = math.exp(standard_error / temperature)
+    return f'[{temperature / factor:.2g}, {temperature * factor:.2g}]'
+
+
 def methods_for(num_logits: int, *, num_groups: int, pixels: bool) -> list[str]:
     """Return the methods that suit a head, the simplest first.
 

@@ -117,22 +117,13 @@ def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
     return exchanged
 
 
-def majority_share(draw: Draw) -> float | None:
-    """Return the share of the most frequent class among the labels, in percent.
-
-    It is None of several labels.
-    """
-    if draw.rows.several_labels:
-        return None
-    counts = torch.bincount(draw.labels[draw.labels >= 0])
-    return 100 * counts.max().item() / counts.sum().item()
-
-
 def data_warnings(
     information: float | None,
     unlabelled: Sequence[object],
     accuracy: float,
     majority: float | None,
+    *,
+    accuracy_error: float,
 ) -> Iterator[str]:
     """Yield sentences about what speaks against the data of a calibration.
 
@@ -141,8 +132,10 @@ def data_warnings(
         unlabelled: Names or numbers of the classes without a label.
         accuracy: The accuracy of the predictions, in percent.
         majority: The share of the most frequent class, in percent; None of several labels.
+        accuracy_error: The standard error of the accuracy.
     """
-    if information is not None and information < INFORMATIVE:
+    is_by_chance = majority is None or accuracy - majority <= INFORMATIVE * accuracy_error
+    if information is not None and information < INFORMATIVE and is_by_chance:
         yield (
             f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
             f'temperature means nothing: {SAME_ORDER}'

@@ -37,6 +37,8 @@ class Effect:
         rates: Mean probability and frequency of each class by ``'before'`` and ``'after'``; empty
             for too many images and classes.
         threshold: The probability above which a sigmoid predicts its class; None of a softmax.
+        majority: The share of the most frequent class among the labels of the predictions, in
+            percent; None of several labels.
     """
 
     before: dict[str, float]
@@ -46,6 +48,7 @@ class Effect:
     changed: int
     rates: dict[str, ClassRates] = field(default_factory=dict)
     threshold: float | None = None
+    majority: float | None = None
 
 
 def measure_effect(
@@ -80,6 +83,7 @@ def measure_effect(
     rates_before = RateTally()
     rates_after = RateTally()
     num_predictions = 0
+    label_counts: Tensor | int = 0
     changed = 0
     for batch in batches:
         are_of_sigmoids = batch.are_of_sigmoid
@@ -92,6 +96,10 @@ def measure_effect(
                 fold_part = part.select(folds == fold)
                 scaled = scale_predictions(fold_part, scalers[fold], threshold)
                 num_predictions += int(fold_part.valid.sum())
+                if not fold_part.several_labels:
+                    valid_labels = fold_part.labels[fold_part.valid].cpu()
+                    counts = torch.bincount(valid_labels, minlength=fold_part.num_classes)
+                    label_counts = label_counts + counts
                 predicted = scaled.predicted
                 if returned_scaler is not None and returned_scaler is not scalers[fold]:
                     predicted = predict_scaled(fold_part, returned_scaler, threshold)
@@ -100,7 +108,11 @@ def measure_effect(
                 after.add(scaled)
                 rates_before.add(fold_part)
                 rates_after.add(scaled)
-    shares = gather((num_predictions, changed))
+    shares = gather((num_predictions, changed, label_counts))
+    all_counts = sum(share[2] for share in shares)
+    majority = None
+    if torch.is_tensor(all_counts) and all_counts.sum() > 0:
+        majority = 100 * all_counts.max().item() / all_counts.sum().item()
     rates = {}
     for name, tally in (('before', rates_before), ('after', rates_after)):
         class_rates = tally.rates(group_of_image, gather)
@@ -117,6 +129,7 @@ def measure_effect(
         changed=sum(share[1] for share in shares),
         rates=rates,
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
+        majority=majority,
     )
 
 

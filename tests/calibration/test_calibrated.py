@@ -14,7 +14,7 @@ from mmcalib.posthoc.per_label import ScalerPerLabel
 
 BEFORE = {'ECE': 3.781, 'AECE': 3.5, 'NLL': 0.3, 'Brier': 0.2, 'accuracy': 90.0}
 AFTER = {'ECE': 2.0, 'AECE': 2.0, 'NLL': 0.25, 'Brier': 0.19, 'accuracy': 90.0}
-ERRORS = {'before': {'ECE': 0.5, 'NLL': 0.01}, 'after': {'ECE': 0.25, 'NLL': 0.02}}
+ERRORS = {'before': {'ECE': 0.5, 'NLL': 0.01, 'accuracy': 1.0}, 'after': {'ECE': 0.25, 'NLL': 0.02}}
 NO_GAIN = (
     'No gain expected: a temperature of 1, which changes nothing, is only {} standard errors away.'
 )
@@ -86,12 +86,25 @@ def make_calibrated(**changes):
              'in the same order',
              'No label is of classes cat, dog, cow, pig, fox and 2 more'],
         ),
+        # The accuracy is above that of the most frequent class by 2.5 standard errors, or by 1.25.
+        (dict(information=1.2, majority=87.5), []),
+        (dict(information=1.2, majority=88.75), ['no information about', 'in the same order']),
         (dict(majority=89.9), []),
         (dict(majority=90.5), ['90.00 %, is not above 90.50 %', 'in the same order']),
         (dict(scaler=make_temperature(100.0)), ['bound of its search', 'in the same order']),
         (dict(num_groups=1), ['nothing tells how the scaling holds on others']),
         (dict(num_groups=5, groups_are_runs=True), ['Neighbours among the 1,200 images are alike']),
-        (dict(scaler=make_temperature(0.97)), [NO_GAIN.format('0.7')]),
+        (dict(scaler=make_temperature(0.97)), [NO_GAIN.format('0.8')]),
+        # 0.15 ± 0.34 would be 2.5 standard errors away, and has an end below 0.
+        (
+            dict(
+                scaler=make_temperature(0.1471),
+                fit_errors={'standard_error': 0.34, 'sampling_error': 0.17},
+            ),
+            ['Temperature 0.1471 [0.015, 1.5] (standard error of the logarithm over 1,200 images, '
+             '50 % of it from the draw)',
+             NO_GAIN.format('0.8').replace(' away', ' of the logarithm away')],
+        ),
         (dict(scaler=make_temperature(1.06)), [NO_GAIN.format('1.5')]),
         (dict(scaler=make_temperature(0.9)), []),
         (dict(scaler=make_temperature(1.001), fit_errors={}), []),
@@ -215,8 +228,9 @@ def test_labels_near_a_temperature_of_one_are_named():
     temperatures = [{'temperature': value} for value in (1.05, 2.0, 0.97)]
     scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
     calibrated = make_calibrated(
-        scaler=scaler, fit_errors={'standard_errors': [0.05, 0.1, 0.1]}, information=None
+        scaler=scaler, fit_errors={'standard_errors': [0.05, 0.1, 0.49]}, information=None
     )
     assert 'No gain expected of labels 0, 2' in str(calibrated)
     assert '1.05 ± 0.05' in str(calibrated)
+    assert '0.97 [0.59, 1.6]' in str(calibrated)
     assert calibrated.standard_error is None

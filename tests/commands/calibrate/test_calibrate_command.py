@@ -98,6 +98,8 @@ def test_calibrate_segmentor_samples_are_off_by_sampling_error(scenes, calibrate
     assert f'500 of {record["num_predictions"]:,} predictions of 6 images' in output
     other_seed, _ = calibrate(SCENES, scenes, '--samples', 500, '--seed', 1, out='seed.pth')
     all_pixels, _ = calibrate(SCENES, scenes, out='all.pth')
+    # Accuracy and share of the most frequent class are of all pixels, not of those that were drawn.
+    assert record['majority'] == record_in(all_pixels)['majority']
     exact = record_in(all_pixels)['parameters']['temperature']
     error = abs(record['parameters']['temperature'] - exact)
     other_error = abs(record_in(other_seed)['parameters']['temperature'] - exact)
