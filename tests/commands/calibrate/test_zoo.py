@@ -75,7 +75,7 @@ def division(name):
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return str(error).replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
-    return CROSS_FITTED if run.division.cross_fit else SEPARATE
+    return CROSS_FITTED if run.division.is_whole_test else SEPARATE
 
 
 def architecture(name):
