@@ -256,8 +256,15 @@ def walk_values(node: object, path: str = '') -> Iterator[tuple[str, object]]:
 
 
 def is_equal(node: object, value: object) -> bool:
-    """Return whether two values of a config are equal and of one type, unlike 1 and True."""
-    return type(node) is type(value) and node == value
+    """Return whether two values of a config are equal and of one type, unlike 1 and True.
+
+    The scope that mmengine notes in the variables of a config of another package does not count.
+    """
+    if type(node) is not type(value):
+        return False
+    if isinstance(node, Mapping):
+        return {**node, '_scope_': None} == {**value, '_scope_': None}
+    return node == value
 
 
 def list_single_metrics(cfg: Config) -> None:
