@@ -17,7 +17,7 @@ from mmcalib.losses.value_and_gradient import weighted_sum, zero_unweighted
 from mmcalib.options import check_choice, check_integer, check_number
 from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, can_read, check_labels, is_batched
 
-# So many rows that sum to 1 are probabilities; fewer logits may do so by chance.
+# Four rows or more that sum to 1 are probabilities; fewer rows of logits may do so by chance.
 LEAST_ROWS = 4
 # A call gives these to the formula; its other keyword-only arguments are attributes of the loss.
 CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')

@@ -85,7 +85,7 @@ class ClassRates:
         """Return a sentence on the classes whose rates differ; none if there are none.
 
         Args:
-            remedy: What to do about it; None for the scalings that mend it.
+            remedy: The end of the sentence, a remedy; None for the scalings that mend it.
         """
         differing = self.differing
         if not differing:

@@ -45,7 +45,7 @@ from mmcalib.predictions.ranks import (
 )
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
-# Of one sigmoid the probability of class 1 matters, and not only that of the predicted class.
+# One sigmoid is judged by the probability of class 1, beside that of the predicted class.
 SIGMOID_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
 Values = Value | Measured

@@ -38,7 +38,7 @@ def _without_pipeline(node: object) -> object:
     """Return a part of a dataset's config without what does not decide which data it reads."""
     if isinstance(node, Mapping):
         skipped = ['pipeline', 'lazy_init', 'serialize_data']
-        if 'dataset' not in node:  # Of a KFoldDataset, it chooses the part.
+        if 'dataset' not in node:  # It chooses the part of a KFoldDataset.
             skipped.append('test_mode')
         return {key: _without_pipeline(value) for key, value in node.items() if key not in skipped}
     if isinstance(node, (list, tuple)):
@@ -225,7 +225,7 @@ def _common_folders(dataset: object) -> dict[str, str]:
                 first[key] = min(first.get(key, value), value)
                 last[key] = max(last.get(key, value), value)
     folders = {}
-    for key in first:  # What the first and the last in the alphabet share, all between them do.
+    for key in first:  # All names share what the first and the last in the alphabet share.
         shared = os.path.commonprefix([first[key], last[key]])  # noqa: RUF071 (characters, to the last /)
         folders[key] = shared.rpartition('/')[0]
     return folders

@@ -13,7 +13,7 @@ from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_range
 
 # Fewer logits of a sigmoid may all lie in [0, 1] by chance.
 FEW_SIGMOID_LOGITS = 10
-# So many temperatures below the highest logit, a class is masked.
+# A class is masked if its logit lies so many temperatures below the highest one.
 MASKED = -1e6
 # A bare confidence stays so far from 0 and 1, whatever its type of float: half a step of float64.
 LEAST_CONF = 2.0**-53

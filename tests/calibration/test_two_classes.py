@@ -36,65 +36,65 @@ def make_batches(num_images=1_000, num_labels=1, seed=0):
 
 
 def test_calibrate_sigmoid_default_is_platt_and_mends_the_rate():
-    found = mmcalib.calibrate(Shifted(), make_batches())
-    assert found.method == 'platt'
-    assert found.folded_into == ['fc']
+    calibrated = mmcalib.calibrate(Shifted(), make_batches())
+    assert calibrated.method == 'platt'
+    assert calibrated.folded_into == ['fc']
     fresh = make_batches(seed=1)
-    measured = mmcalib.evaluate(found.model, fresh, ['ClasswiseECE', 'rate_gap'])
+    measured = mmcalib.evaluate(calibrated.model, fresh, ['ClasswiseECE', 'rate_gap'])
     before = mmcalib.evaluate(Shifted(), fresh, ['ClasswiseECE', 'rate_gap'])
     assert before['rate_gap'] > 10
     assert measured['rate_gap'] < 4
     assert measured['ClasswiseECE'] < 6
-    assert found.changed > 100
-    text = str(found)
-    assert f'{found.changed} of 1,000 predicted classes change, since P(y = 1)' in text
+    assert calibrated.changed > 100
+    text = str(calibrated)
+    assert f'{calibrated.changed} of 1,000 predicted classes change, since P(y = 1)' in text
     assert 'threshold 0.5' in text
     assert 'ECE of P(y = 1) (%)' in text
     assert 'on average' not in text
 
 
 def test_calibrate_sigmoid_temperature_says_what_it_cannot_mend():
-    found = mmcalib.calibrate(Shifted(), make_batches(), method='temperature')
-    assert found.changed == 0
-    text = str(found)
+    calibrated = mmcalib.calibrate(Shifted(), make_batches(), method='temperature')
+    assert calibrated.changed == 0
+    text = str(calibrated)
     assert 'a temperature cannot mend that, platt or auto can' in text
-    rates = found.to_dict()['fitted']['rates']
+    rates = calibrated.to_dict()['fitted']['rates']
     for when in ('before', 'after'):
         assert rates[when]['probs'][1] > rates[when]['frequencies'][1] + 10
         assert f'P(y = 1) is {rates["after"]["probs"][1]:.1f} % on average' in text
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(calibrated.to_dict(), allow_nan=False)
 
 
 def test_calibrate_sigmoid_layer_without_bias_attaches_and_says_why():
-    found = mmcalib.calibrate(Shifted(bias=False), make_batches())
-    assert found.method == 'platt'
-    assert 'no linear layer with a bias' in found.attached
+    calibrated = mmcalib.calibrate(Shifted(bias=False), make_batches())
+    assert calibrated.method == 'platt'
+    assert 'no linear layer with a bias' in calibrated.attached
 
 
 def test_calibrate_several_labels_default_is_platt_of_each():
-    found = mmcalib.calibrate(Shifted(3), make_batches(num_labels=3))
-    assert found.method == 'platt'
-    assert len(found.scaler.scalers) == 3
+    calibrated = mmcalib.calibrate(Shifted(3), make_batches(num_labels=3))
+    assert calibrated.method == 'platt'
+    assert len(calibrated.scaler.scalers) == 3
     by_temperature = mmcalib.calibrate(Shifted(3), make_batches(num_labels=3), method='temperature')
     assert 'is not the frequency of the labels' in str(by_temperature)
-    assert 'is not the frequency of the labels' not in str(found)
+    assert 'is not the frequency of the labels' not in str(calibrated)
 
 
 @pytest.mark.parametrize('method', [None, 'temperature', 'beta'])
 def test_calibrate_class_prior_predicts_the_rate_in_use(method):
     prior = [0.95, 0.05]
     batches = make_batches()
-    found = mmcalib.calibrate(Shifted(), batches, method=method, class_prior=prior)
-    assert found.to_dict()['class_prior'] == prior
-    assert 'shifted to classes of which 95, 5 % are in use' in str(found)
+    calibrated = mmcalib.calibrate(Shifted(), batches, method=method, class_prior=prior)
+    assert calibrated.to_dict()['class_prior'] == prior
+    assert 'shifted to classes of which 95, 5 % are in use' in str(calibrated)
     plain = mmcalib.calibrate(Shifted(), batches, method=method)
-    assert found.after == pytest.approx(plain.after)
+    assert calibrated.after == pytest.approx(plain.after)
     labels = torch.cat([batch_labels for _, batch_labels in batches])
     frequency = labels.double().mean().item()
     inputs = torch.cat([batch_inputs for batch_inputs, _ in batches])
     with torch.no_grad():
         expected = plain.model(inputs).double().sigmoid()
-        actual = found.model(inputs).double().sigmoid()
+        actual = calibrated.model(inputs).double().sigmoid()
     odds = expected / (1 - expected) * (0.05 / frequency) / (0.95 / (1 - frequency))
     torch.testing.assert_close(actual, odds / (1 + odds), atol=1e-5, rtol=1e-4)
 
@@ -104,9 +104,9 @@ def test_calibrate_class_prior_of_classes_folds_a_temperature_as_a_vector():
     model = nn.Linear(4, 3)
     inputs = 2 * torch.randn(300, 4)
     labels = torch.multinomial(model(inputs).detach().softmax(1), 1)[:, 0]
-    found = mmcalib.calibrate(model, [(inputs, labels)], class_prior=[0.6, 0.3, 0.1])
-    assert found.method == 'vector'
-    assert found.attached is None
+    calibrated = mmcalib.calibrate(model, [(inputs, labels)], class_prior=[0.6, 0.3, 0.1])
+    assert calibrated.method == 'vector'
+    assert calibrated.attached is None
 
 
 @pytest.mark.parametrize(

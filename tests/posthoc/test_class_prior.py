@@ -54,7 +54,8 @@ def test_shift_class_prior_of_a_layer_folds():
 
 
 def test_shift_class_prior_lowers_the_nll_of_shifted_data():
-    old, new = [0.5, 0.5], [0.95, 0.05]
+    old = [0.5, 0.5]
+    new = [0.95, 0.05]
     logits, labels = drawn_classes(2, 5_000, old, seed=0)
     scaler = SCALERS['temperature']().fit(logits, labels)
     logits, labels = drawn_classes(2, 5_000, new, seed=1)
