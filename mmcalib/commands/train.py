@@ -27,12 +27,17 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import (
     check_resumed,
     continues_in_work_dir,
-    newest_checkpoint,
     resume_from,
 )
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.work_dir import SavedConfig, locked, locked_checkpoint_folder, set_aside
+from mmcalib.runs.work_dir import (
+    SavedConfig,
+    checkpoint_hook,
+    locked,
+    locked_checkpoint_folder,
+    set_aside,
+)
 
 LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 
@@ -59,8 +64,7 @@ def config_for_training(options: TrainOptions) -> Config:
         cfg.val_dataloader = None
         cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
-        checkpoint_hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-        checkpoint_hook.pop('save_best', None)
+        checkpoint_hook(cfg).pop('save_best', None)
     if options.amp:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
@@ -146,12 +150,12 @@ def best_checkpoint(runner: Runner) -> Path | None:
 
 def last_checkpoint(runner: Runner) -> Path | None:
     """Return the file with the weights that a training has ended with, None without one."""
-    path = newest_checkpoint(runner.work_dir)
-    if path is None:
-        return None
-    unit, _, number = path.stem.rpartition('_')
-    reached = runner.epoch if unit == 'epoch' else runner.iter
-    return path if int(number) == reached else None
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            reached = runner.epoch if hook.by_epoch else runner.iter
+            path = Path(hook.out_dir, hook.filename_tmpl.format(reached))
+            return path if path.is_file() else None
+    return None
 
 
 def unsaved_checkpoint(runner: Runner) -> Checkpoint:

@@ -42,7 +42,7 @@ from mmcalib.runs.training import (
     find_losses,
     predicting_losses,
 )
-from mmcalib.runs.work_dir import checkpoint_folder, move_aside
+from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook, move_aside
 
 # The keys of train_cfg that a resumed training may change.
 LENGTH = ('max_epochs', 'max_iters')
@@ -67,10 +67,11 @@ def resume_from(cfg: Config, start: str) -> None:
             settings are others than those of the checkpoint, see :func:`check_settings`.
     """
     folder = Path(cfg.work_dir if start == 'auto' else start)
-    newest = newest_checkpoint(folder) if folder.is_dir() else None
+    hook = checkpoint_hook(cfg)
+    newest = newest_checkpoint(folder, hook) if folder.is_dir() else None
     if start == 'auto' and newest is None:
         if (folder / 'last_checkpoint').is_file():
-            raise UserError(_no_whole_checkpoint_message(folder))
+            raise UserError(_no_whole_checkpoint_message(folder, hook))
         # This is a first start, with the weights that the config names.
         if is_first_process(cfg.get('launcher', 'none')):  # There is no log yet.
             print(f'There is no checkpoint in {folder}: the training starts anew.')
@@ -102,31 +103,51 @@ def check_resumed(runner: Runner) -> None:
         check_settings(read_checkpoint(runner._load_from), hook.facts, runner.cfg)
 
 
-def _no_whole_checkpoint_message(folder: Path) -> str:
+def _no_whole_checkpoint_message(folder: Path, hook: Mapping) -> str:
     message = (
         f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop while '
         'it was written. Resume from another with --resume PATH'
     )
-    best = ', '.join(str(path) for path in sorted(folder.glob('best_*.pth')))
+    paths = []
+    for searched in dict.fromkeys([folder, checkpoint_folder(folder, hook)]):
+        paths += sorted(searched.glob('best_*'))
+    best = ', '.join(map(str, paths))
     return f'{message}, such as {best}, which has no state of the optimizer' if best else message
 
 
-def newest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the whole checkpoint of the highest epoch or iteration in a folder."""
+def newest_checkpoint(work_dir: str | Path, hook: Mapping) -> Path | None:
+    """Return the whole checkpoint of the highest epoch or iteration of a run.
+
+    Without any by the names of the hook, it is the one that mmengine noted as the last.
+
+    Args:
+        work_dir: Work dir of the run.
+        hook: Config of its CheckpointHook.
+    """
+    templates = ['epoch_{}.pth', 'iter_{}.pth', hook.get('filename_tmpl') or 'epoch_{}.pth']
+    names = []
+    for template in templates:
+        texts = re.split(r'\{.*?\}', template)
+        names.append(r'(\d+)'.join(map(re.escape, texts)))
     numbers = {}
-    for kind in ('epoch', 'iter'):
-        for path in Path(folder).glob(f'{kind}_*.pth'):
-            number = path.stem.removeprefix(f'{kind}_')
-            if number.isdigit() and damage(path) is None:
-                numbers[path] = int(number)
+    folder = checkpoint_folder(work_dir, hook)
+    for path in [*Path(work_dir).glob('*'), *folder.glob('*')]:
+        match = next(filter(None, (re.fullmatch(name, path.name) for name in names)), None)
+        if match and path.is_file() and damage(path) is None:
+            numbers[path] = int(match[1])
+    last = Path(work_dir, 'last_checkpoint')
+    if not numbers and last.is_file():
+        path = last.with_name(Path(last.read_text().strip()).name)
+        if path.is_file() and damage(path) is None:
+            return path
     return max(numbers, key=numbers.get, default=None)
 
 
 def continues_in_work_dir(cfg: Config) -> bool:
     """Return whether a training is resumed from a checkpoint of its own work dir."""
     start = cfg.get('load_from') if cfg.get('resume') else None
-    folders = [Path(cfg.work_dir).resolve(), checkpoint_folder(cfg).resolve()]
-    return bool(start) and Path(start).resolve().parent in folders
+    folders = [Path(cfg.work_dir), checkpoint_folder(cfg.work_dir, checkpoint_hook(cfg))]
+    return bool(start) and Path(start).resolve().parent in [path.resolve() for path in folders]
 
 
 def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None:

@@ -25,6 +25,7 @@ from mmcalib.runs.config_tree import (
     walk,
 )
 from mmcalib.runs.record import CONTENT, Record, described_data
+from mmcalib.runs.work_dir import checkpoint_hook
 
 if TYPE_CHECKING:
     from mmengine.runner import Runner
@@ -170,7 +171,7 @@ def is_loss(key: str, item: object) -> bool:
 
 def describe_selection(cfg: Mapping) -> dict:
     """Return by what, and on which data, the best checkpoint is chosen, for JSON."""
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    hook = checkpoint_hook(cfg)
     options = {key: hook[key] for key in SELECTION if hook.get(key)}
     validation = (cfg.get('val_dataloader') or {}).get('dataset')
     return {**plain(options), 'on': describe_dataset(validation)}

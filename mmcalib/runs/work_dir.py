@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +148,21 @@ def locked(folder: str | Path, *, first: bool = True) -> Iterator[None]:
         lock.release()
 
 
-def checkpoint_folder(cfg: Config) -> Path:
+def checkpoint_hook(cfg: Config) -> Mapping:
+    """Return the config of a run's CheckpointHook, empty without one."""
+    return (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+
+
+def checkpoint_folder(work_dir: str | Path, hook: Mapping) -> Path:
     """Return the folder of a run's checkpoints: the work dir, or one in its CheckpointHook's own.
 
     mmengine joins the ``out_dir`` of the hook and the last part of the work dir.
+
+    Args:
+        work_dir: Work dir of the run.
+        hook: Config of its CheckpointHook.
     """
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-    work_dir = os.path.abspath(cfg.work_dir)
+    work_dir = os.path.abspath(work_dir)
     out_dir = hook.get('out_dir') or work_dir
     return Path(work_dir if out_dir == work_dir else os.path.join(out_dir, Path(work_dir).name))
 
@@ -169,7 +177,7 @@ def locked_checkpoint_folder(cfg: Config, *, first: bool = True) -> Iterator[Non
     Raises:
         UserError: If it has checkpoints, and the run does not go on from those.
     """
-    folder = checkpoint_folder(cfg)
+    folder = checkpoint_folder(cfg.work_dir, checkpoint_hook(cfg))
     if str(folder) == os.path.abspath(cfg.work_dir) or ':/' in str(folder):  # or a remote one
         yield
         return

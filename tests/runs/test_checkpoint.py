@@ -325,6 +325,14 @@ def test_train_without_checkpoints_tests_last_weights(run, tmp_path):
     assert not list(tmp_path.glob('*.pth'))
 
 
+def test_train_without_best_checkpoint_tests_last_by_its_name(tmp_path):
+    hook = dict(save_best=None, filename_tmpl='model_{}.pth')
+    options = {f'default_hooks__checkpoint__{key}': value for key, value in hook.items()}
+    train_and_test(small_config(tmp_path, **options))
+    (member,) = Record.read(tmp_path / 'results.json').model['members']
+    assert member['file'] == 'model_1.pth'
+
+
 def test_train_in_used_work_dir_moves_earlier_files(tmp_path, capsys):
     train_and_test(small_config(tmp_path, train_cfg__max_epochs=3))
     first = {path.name for path in tmp_path.glob('*.pth')} | {'results.json', 'calibration.npz'}
@@ -434,6 +442,44 @@ def test_resume_damaged_last_takes_newest_whole(tmp_path, capsys):
     (tmp_path / 'best_top1_epoch_7.pth').touch()
     with pytest.raises(UserError, match=r'is missing or damaged.*best_top1_epoch_7'):
         resume_from(cfg, 'auto')
+
+
+@pytest.mark.parametrize(
+    ('hook', 'name'),
+    [
+        (dict(filename_tmpl='model_{}.pth'), 'run/model_{}.pth'),
+        (dict(filename_tmpl='{:03d}_of_my[2].ckpt'), 'run/{:03d}_of_my[2].ckpt'),
+        (dict(out_dir='disk'), 'disk/run/epoch_{}.pth'),
+        (dict(out_dir='disk', filename_tmpl='model_{}.pth'), 'disk/run/model_{}.pth'),
+    ],
+)
+def test_resume_takes_checkpoint_that_hook_of_config_wrote(hook, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {f'default_hooks__checkpoint__{key}': value for key, value in hook.items()}
+    train_and_test(small_config('run', **options), test=False)
+    for start, epochs in (('auto', 2), ('run', 3)):
+        cfg = small_config('run', train_cfg__max_epochs=epochs, **options)
+        resume_from(cfg, start)
+        assert Path(cfg.load_from) == Path(name.format(epochs - 1))
+        train_and_test(cfg, test=False)
+    assert Path(name.format(3)).is_file()
+    assert not Path('run/earlier_1').exists()
+    # One that was cut off is passed over, and one that is not there is named.
+    Path(name.format(3)).write_bytes(b'PK')
+    resume_from(cfg, 'auto')
+    assert Path(cfg.load_from) == Path(name.format(2))
+    for epoch in (1, 2):
+        Path(name.format(epoch)).unlink(missing_ok=True)
+    with pytest.raises(UserError, match='is missing or damaged'):
+        resume_from(cfg, 'auto')
+
+
+def test_resume_without_filename_tmpl_of_training_takes_its_last(tmp_path):
+    options = dict(default_hooks__checkpoint__filename_tmpl='model_{}.pth')
+    train_and_test(small_config(tmp_path, **options), test=False)
+    cfg = small_config(tmp_path, train_cfg__max_epochs=2)
+    resume_from(cfg, 'auto')
+    assert cfg.load_from == str(tmp_path / 'model_1.pth')
 
 
 def test_resume_copied_work_dir_needs_no_original(tmp_path):

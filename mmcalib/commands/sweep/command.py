@@ -42,7 +42,7 @@ from mmcalib.runs.config_tree import plain
 from mmcalib.runs.labels import loss_label
 from mmcalib.runs.record import differences, read_json
 from mmcalib.runs.training import describe_training, main_loss
-from mmcalib.runs.work_dir import locked
+from mmcalib.runs.work_dir import checkpoint_hook, locked
 from mmcalib.visualization import draw_sweep
 from mmcalib.visualization.pixels import save_figure
 
@@ -78,9 +78,8 @@ def sweep_parameter(options: SweepOptions) -> int:
             config = str(folder / Path(config).name)
             cfg.dump(config)
             print(f'The config lacked {", ".join(additions)}: the trainings are those of {config}')
-        checkpoint_hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
-        out_dir = checkpoint_hook.get('out_dir')
-        trainings = plan_trainings(folder, parameter, options.seeds or [], out_dir)
+        hook = checkpoint_hook(cfg)
+        trainings = plan_trainings(folder, parameter, options.seeds or [], hook)
         check_alike(trainings, parameter.name)
         # A sweep that is killed in its first training must not continue with other settings.
         write_summary(folder, settings, trainings)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.cli.files import package_folder
@@ -33,14 +33,14 @@ class Training:
         name: Path of the work dir below it, such as ``margin=6/seed1``.
         value: Value of the parameter.
         seed: Seed of the training, None for the config's own.
-        out_dir: Folder for the checkpoints of all trainings, None for their work dirs.
+        hook: Config of the CheckpointHook of all trainings, which may have an ``out_dir``.
     """
 
     folder: Path
     name: str
     value: Value
     seed: int | None
-    out_dir: str | None = None
+    hook: Mapping = field(default_factory=dict, hash=False)
 
     @property
     def work_dir(self) -> Path:
@@ -52,6 +52,17 @@ class Training:
         """File with the output of its commands."""
         return self.work_dir / LOG
 
+    @property
+    def out_dir(self) -> Path | None:
+        """Folder that mmengine adds the last part of the work dir to, None for the work dir."""
+        if not self.hook.get('out_dir'):
+            return None
+        return Path(self.hook['out_dir'], self.folder.name, self.name).parent
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the checkpoint that the training goes on from, None if it has to begin."""
+        return newest_checkpoint(self.work_dir, {**self.hook, 'out_dir': self.out_dir})
+
     def record(self, split: str) -> Record | None:
         """Return the record of its test on a split, None before there is one."""
         file = self.work_dir / file_name_for_split(RESULTS, split)
@@ -59,7 +70,7 @@ class Training:
 
 
 def plan_trainings(
-    folder: Path, parameter: Parameter, seeds: Sequence[int], out_dir: str | None = None
+    folder: Path, parameter: Parameter, seeds: Sequence[int], hook: Mapping
 ) -> list[Training]:
     """Return a training for each value and seed; those of earlier calls take part."""
     values = set(parameter.values)
@@ -72,9 +83,9 @@ def plan_trainings(
     for value in sorted(values, key=lambda value: (isinstance(value, str), value)):
         name = f'{parameter.name}={value_text(value)}'
         if not seeds:
-            trainings.append(Training(folder, name, value, None, out_dir))
+            trainings.append(Training(folder, name, value, None, hook))
         for seed in dict.fromkeys(seeds):
-            trainings.append(Training(folder, f'{name}/seed{seed}', value, seed, out_dir))
+            trainings.append(Training(folder, f'{name}/seed{seed}', value, seed, hook))
     return trainings
 
 
@@ -115,7 +126,7 @@ def train_command(
         options: Options of the sweep.
     """
     arguments = [config, '--split', 'val']
-    if newest_checkpoint(training.work_dir):
+    if training.newest_checkpoint():
         arguments.append('--resume')
     if options.auto_scale_lr:
         arguments.append('--auto-scale-lr')
@@ -129,7 +140,7 @@ def test_command(
     (path,) = checkpoint_paths(training.record('val').model)
     checkpoint = training.work_dir / Path(path).name  # The folder may have been moved.
     if not checkpoint.is_file():
-        checkpoint = path if Path(path).is_file() else newest_checkpoint(training.work_dir)
+        checkpoint = path if Path(path).is_file() else training.newest_checkpoint()
     return _command('test', [config, str(checkpoint)], training, keys, options)
 
 
@@ -158,7 +169,6 @@ def _command(
     common += ['--cfg-options', *(options.cfg_options or ()), *config_options(keys, training.value)]
     if training.seed is not None:
         common.append(f'randomness.seed={training.seed}')
-    if training.out_dir is not None:  # mmengine adds the last part of the work dir.
-        out_dir = Path(training.out_dir, training.folder.name, training.name).parent
-        common.append(f'default_hooks.checkpoint.out_dir={out_dir}')
+    if training.out_dir is not None:
+        common.append(f'default_hooks.checkpoint.out_dir={training.out_dir}')
     return [*start, str(tools / f'{name}.py'), *arguments, *common]

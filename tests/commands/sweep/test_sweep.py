@@ -247,6 +247,23 @@ def test_sweep_out_dir_each_training_has_its_own_folder(sweep):
     assert len(folders) == 2
 
 
+@pytest.mark.parametrize(
+    ('hook', 'folder', 'name'),
+    [
+        (dict(filename_tmpl='model_{}.pth'), '.', 'model_9.pth'),
+        (dict(out_dir='disk'), 'disk', 'epoch_9.pth'),
+    ],
+)
+def test_sweep_stopped_training_resumed_from_its_own_files(hook, folder, name, sweep):
+    Path('mine.py').write_text(f'_base_ = {CONFIG!r}\ndefault_hooks = dict(checkpoint={hook!r})')
+    work_dir = Path(folder, 'work', 'margin=6')
+    work_dir.mkdir(parents=True)
+    torch.save({}, work_dir / name)
+    sweep('2,6', config='mine.py')
+    assert '--resume' in read_calls(6)[0]
+    assert '--resume' not in read_calls(2)[0]
+
+
 def test_sweep_checkpoint_outside_work_dir_is_tested(sweep):
     sweep('6')
     Path('work/margin=6/best_accuracy_top1_epoch_1.pth').rename('elsewhere.pth')
