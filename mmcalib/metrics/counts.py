@@ -21,7 +21,9 @@ DROPPED_BITS = 12  # A rounded code of the confidence loses so many last bits.
 # share of its predictions. So a map keeps at most 100 kB.
 COARSE_DROPPED_BITS = 16
 LIGHT_SHARE = 1 / 256
+# Images, or fine bins of images, that are merged at a time.
 IMAGES_PER_MERGE = 64
+BINS_PER_MERGE = 1 << 15
 CONDENSED_SIZE = 6144
 
 
@@ -39,7 +41,7 @@ class Counts:
             of each range of distance from a boundary (``'distance'``).
         nll_curve: ``(33,)`` sums of the NLL at each of ``BETAS``; None if not required.
         is_map: Whether the predictions are those of one map, whose light fine bins may be merged.
-        is_rounded: Whether confidences share fine bins.
+        is_rounded: Whether confidences share fine bins; those of few rows do in a sum.
         image: Tables of a single image, which are not summed, by name: ``log_bins`` ``(3, 98)``
             int32; ``objects`` ``(O, 5)``, see
             :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
@@ -75,15 +77,21 @@ class Counts:
         return replace(self, fine_bins=round_bins(self.fine_bins, COARSE_DROPPED_BITS)).table
 
     def round(self) -> Counts:
-        """Let confidences share fine bins, in place, and return the counts."""
-        if not self.is_rounded:
-            self._take_rounded(round_bins(self.fine_bins))
+        """Let confidences share fine bins, in place, and return the counts; see `is_rounded`."""
+        if not self.is_rounded and is_rounded_at_once(self.fine_bins.shape[1], self.is_map):
+            self.fine_bins = round_bins(self.fine_bins)
+            if self.is_map:
+                self.fine_bins = merge_light_bins(self.fine_bins)
+        self.is_rounded = True
         return self
 
-    def _take_rounded(self, fine_bins: Tensor) -> None:
-        """Take rounded fine bins; a map has fewer, which may be kept of each."""
-        self.fine_bins = merge_light_bins(fine_bins).float() if self.is_map else fine_bins
-        self.is_rounded = True
+
+def is_rounded_at_once(count: int, is_map: bool) -> bool:
+    """Return whether so many fine bins are rounded before they are summed.
+
+    Few rows are not, since the bins of a sum take longer than they do.
+    """
+    return is_map or count >= BINS_PER_MERGE
 
 
 def count_outcomes(
@@ -114,8 +122,10 @@ def count_outcomes(
         if code is None:
             code = confidence_code(outcomes.conf)
         one_minus_conf = 1 - outcomes.conf.double()
-        if rounded:
+        if rounded and is_rounded_at_once(len(code), is_map):
             fine_bins = sum_by_code(code, outcomes.correct.double(), one_minus_conf)
+            if is_map:
+                fine_bins = merge_light_bins(fine_bins)
         else:
             count = torch.ones_like(one_minus_conf)
             fine_bins = torch.stack(
@@ -137,9 +147,8 @@ def count_outcomes(
         strata=strata_bins,
         nll_curve=outcomes.nll_curve,
         is_map=is_map,
+        is_rounded=rounded,
     )
-    if rounded:
-        counts._take_rounded(fine_bins)
     if outcomes.ignored_conf is not None:
         counts.image['log_bins'] = log_bin_counts(
             outcomes.conf, outcomes.correct, outcomes.ignored_conf
@@ -215,7 +224,7 @@ def sum_by_code(
 
 
 def merge_light_bins(fine_bins: Tensor) -> Tensor:
-    """Return rounded fine bins of which those in a coarse bin of few predictions are one.
+    """Return rounded fine bins of which those in a coarse bin of few predictions are one, float32.
 
     Args:
         fine_bins: ``(4, C)``, ascending.
@@ -228,7 +237,7 @@ def merge_light_bins(fine_bins: Tensor) -> Tensor:
     # A coarse bin lies at its middle among the fine bins of other maps.
     middle = (coarse << COARSE_DROPPED_BITS) + (1 << (COARSE_DROPPED_BITS - 1))
     merged_code, sums = sum_runs(torch.where(is_light, middle, code), fine_bins[1:])
-    return torch.cat([merged_code.double()[None], sums])
+    return torch.cat([merged_code.double()[None], sums]).float()
 
 
 def tables_by_group(
@@ -304,8 +313,11 @@ class Tally:
         parts.append(self.limit.take(counts))
         self._images_in_last += 1
         is_full = self._images_in_last == self.images_per_sum
-        # Before the limit is reached, parts stay apart, since it may have to round each of them.
-        if self.limit.is_reached and (is_full or len(parts) >= IMAGES_PER_MERGE):
+        # The first part is a sum already. Before the limit is reached, parts stay apart, since it
+        # may have to round each of them.
+        num_bins = sum(part.fine_bins.shape[1] for part in parts[1:])
+        are_many = len(parts) >= IMAGES_PER_MERGE or num_bins >= BINS_PER_MERGE
+        if self.limit.is_reached and (is_full or are_many):
             parts[:] = [sum_counts(parts, self.num_bins)]
         if is_full:
             self._parts_of_sums.append([])

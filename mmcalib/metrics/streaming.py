@@ -47,6 +47,8 @@ from mmcalib.predictions.ranks import (
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # One sigmoid is judged by the probability of class 1, beside that of the predicted class.
 SIGMOID_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
+# Several labels are counted when so many rows wait.
+ROWS_OF_LABELS = 4096
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
 Values = Value | Measured
 
@@ -129,9 +131,10 @@ class StreamingMetrics:
         """Forget all predictions."""
         self._tally = Tally(self.num_bins, self.protocol.images_per_unit)
         self._image_tables: list[tuple[Tensor, UnitTables]] = []
-        # Several labels are counted label by label in `compute`, since a small count per label and
-        # batch would cost 0.4 ms each.
+        # Several labels are counted once many rows wait, since a count per label and batch would
+        # cost 0.4 ms each. For an interval all wait: tables of each image and label are larger.
         self._waiting: list[ImagePredictions] = []
+        self._label_streams: list[StreamingMetrics] = []
         self._num_images = 0
         self._class_axis_is_known = False
         self._outputs = OutputCheck()
@@ -205,7 +208,11 @@ class StreamingMetrics:
                 f'protocol={self.protocol_name!r} is for maps, not for rows: leave it out'
             )
         if predictions.several_labels and self.per_label:
-            self._waiting.append(predictions.cpu())
+            # A copy, since the caller may write into its own arrays.
+            self._waiting.append(concatenate([predictions]).cpu())
+            num_waiting = sum(len(part) for part in self._waiting)
+            if self.interval is None and num_waiting >= ROWS_OF_LABELS:
+                self._count_waiting()
             return
         if self.metrics == DEFAULT_METRICS and predictions.are_of_sigmoid:
             self._take_names([*SIGMOID_METRICS])
@@ -227,6 +234,27 @@ class StreamingMetrics:
                 tables = tables_by_image(part, outcomes, image_index, len(images), self.num_bins)
                 self._image_tables.append((images, tables))
 
+    def _count_waiting(self) -> None:
+        """Add the predictions of several labels that wait, label by label."""
+        columns = concatenate(self._waiting).split_labels()
+        if not self._label_streams:
+            self._label_streams = [self._new_label_stream() for _ in columns]
+        for stream, column in zip(self._label_streams, columns, strict=True):
+            stream.add(column)
+        self._waiting = []
+
+    def _new_label_stream(self) -> StreamingMetrics:
+        """Return a stream for one of several labels, which together are exact up to a million."""
+        stream = StreamingMetrics(
+            DEFAULT_METRICS if self.metrics == DEFAULT_METRICS else self.names,
+            num_bins=self.num_bins,
+            interval=self.interval,
+            gather=gather_one_process,
+        )
+        stream._needs_fine_bins = self._needs_fine_bins
+        stream._tally.limit = self._tally.limit
+        return stream
+
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
         """Return the metrics of all predictions so far, of all ranks.
 
@@ -242,26 +270,57 @@ class StreamingMetrics:
             UserError: For a protocol of consecutive images on several ranks, a number of groups
                 that is not that of images, or labels that are all one-hot, so of one class each.
         """
-        ranks = self.gather((bool(self._waiting), self._is_one_hot, self._outputs))
-        self._tally.limit.round_beyond(sum(self.gather(self._tally.limit.count)))
-        # A rank without images has not seen that the predictions are of a sigmoid.
-        self._take_names(max(self.gather(self.names), key=len))
+        if self.interval is None and self._waiting:
+            self._count_waiting()
+        ranks = self.gather((self._is_one_hot, self._outputs, self._tally.limit.count))
+        self._tally.limit.round_beyond(sum(count for _, _, count in ranks))
         needs_numbers = self._num_images > 0 and (self.size is not None or self.keep_images)
         if len(ranks) > 1 and self.gather is not gather_objects and needs_numbers:
             raise UserError(
                 f'gather returns the values of {len(ranks)} processes, whose images are not '
                 'numbered: leave gather out, or size and interval'
             )
-        is_one_hot = [one_hot for _, one_hot, _ in ranks if one_hot is not None]
+        is_one_hot = [one_hot for one_hot, _, _ in ranks if one_hot is not None]
         if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
         all_outputs = OutputCheck()
-        for _, _, outputs in ranks:
+        for _, outputs, _ in ranks:
             all_outputs.merge(outputs)
         all_outputs.finish(refuse=False)
-        if any(is_waiting for is_waiting, _, _ in ranks):
-            return self._compute_by_label(groups)
-        sums_by_rank = self.gather(self._tally.sums())
+        shares = [stream._share() for stream in (self, *self._label_streams)]
+        waiting_by_rank, shares_by_rank = zip(*self.gather((self._waiting, shares)), strict=True)
+        waiting = [part for parts in waiting_by_rank for part in parts]
+        label_shares = [shares[1:] for shares in shares_by_rank if len(shares) > 1]
+        if waiting:
+            return self._join_labels(self._values_of_waiting(concatenate(waiting), groups))
+        if label_shares:
+            values = []
+            for shares_of_label in zip(*label_shares, strict=True):
+                values.append(self._new_label_stream()._values(shares_of_label))
+            return self._join_labels(values)
+        return self._values([shares[0] for shares in shares_by_rank], groups)
+
+    def _values_of_waiting(
+        self, predictions: ImagePredictions, groups: Sequence[Hashable] | None
+    ) -> list[Measured]:
+        """Return the values of each label, with intervals; the tables of one are in memory."""
+        self._tally.limit.count = int(predictions.valid.sum())
+        values = []
+        for column in predictions.split_labels():
+            stream = self._new_label_stream()
+            stream.add(column)
+            values.append(stream._values([stream._share()], groups))
+        return values
+
+    def _share(self) -> tuple[list[str], list[Counts], list[tuple[Tensor, UnitTables]]]:
+        """Return what this process adds to the values: names of metrics, sums, tables of images."""
+        return self.names, self._tally.sums(), self._image_tables
+
+    def _values(self, shares: Sequence[tuple], groups: Sequence[Hashable] | None = None) -> Values:
+        """Return the metrics of the shares of all ranks."""
+        names_by_rank, sums_by_rank, tables_by_rank = zip(*shares, strict=True)
+        # A rank without images has not seen that the predictions are of a sigmoid.
+        self._take_names(max(names_by_rank, key=len))
         if len(sums_by_rank) > 1 and self.protocol.images_per_unit not in (None, 1):
             raise UserError(
                 f'protocol={self.protocol_name!r} averages over consecutive images, whose order is '
@@ -287,7 +346,7 @@ class StreamingMetrics:
         if self.interval is None:
             rates = None if class_totals is None else ClassRates.from_totals(class_totals)
             return Measured(values, statistics=statistics, rates=rates)
-        tables = self.image_tables(groups)
+        tables = self._unit_tables(tables_by_rank, groups)
         ends = self.protocol.intervals(self.names, units, tables, coverage=self.interval)
         tables = tables.filled()
         if tables.class_bins is not None:
@@ -325,12 +384,7 @@ class StreamingMetrics:
 
         Only a stream that keeps images has them. All ranks have to call it.
         """
-        images, tables = self._gathered_tables()
-        if groups is None or not len(images):
-            index = images.unique(return_inverse=True)[1]
-        else:
-            index = group_numbers(groups, int(images.max()) + 1)[images]
-        return tables.sum_by(index)
+        return self._unit_tables(self.gather(self._image_tables), groups)
 
     def group_tables(self, group_of_image: Tensor) -> UnitTables:
         """Return :meth:`image_tables` summed over groups that are given by number.
@@ -338,34 +392,32 @@ class StreamingMetrics:
         Args:
             group_of_image: The group of each image by its index, ``(n,)`` int64 from 0 on.
         """
-        images, tables = self._gathered_tables()
+        images, tables = self._join_tables(self.gather(self._image_tables))
         return tables.sum_by(group_of_image[images])
 
-    def _gathered_tables(self) -> tuple[Tensor, UnitTables]:
+    def _unit_tables(
+        self, tables_by_rank: Sequence[Sequence], groups: Sequence[Hashable] | None
+    ) -> UnitTables:
+        """Return the tables of each image of all ranks, or of each group."""
+        images, tables = self._join_tables(tables_by_rank)
+        if groups is None or not len(images):
+            index = images.unique(return_inverse=True)[1]
+        else:
+            index = group_numbers(groups, int(images.max()) + 1)[images]
+        return tables.sum_by(index)
+
+    def _join_tables(self, tables_by_rank: Sequence[Sequence]) -> tuple[Tensor, UnitTables]:
         """Return image indices ``(U,)`` and the tables of these images, of all ranks."""
-        shares = [entry for share in self.gather(self._image_tables) for entry in share]
-        if not shares:
+        entries = [entry for entries_of_rank in tables_by_rank for entry in entries_of_rank]
+        if not entries:
             bins = torch.zeros(0, 3, self.num_bins, dtype=torch.float64, device='cpu')
             sums = torch.zeros(0, 2, dtype=torch.float64, device='cpu')
             return torch.zeros(0, dtype=torch.int64, device='cpu'), UnitTables(bins, sums)
-        images, tables = zip(*shares, strict=True)
+        images, tables = zip(*entries, strict=True)
         return torch.cat(images), concatenate_tables(tables)
 
-    def _compute_by_label(self, groups: Sequence[Hashable] | None) -> Values:
+    def _join_labels(self, values_by_label: Sequence[Measured]) -> Values:
         """Return each metric of each of L labels ``(L,)``, and its mean ``…_macro``."""
-        waiting = []
-        for predictions_of_rank in self.gather(self._waiting):
-            waiting += predictions_of_rank
-        values_by_label = []
-        for predictions in concatenate(waiting).split_labels():
-            stream = StreamingMetrics(
-                DEFAULT_METRICS if self.metrics == DEFAULT_METRICS else self.names,
-                num_bins=self.num_bins,
-                interval=self.interval,
-                gather=gather_one_process,
-            )
-            stream.add(predictions)
-            values_by_label.append(stream.compute(groups))
         values: dict[str, float | np.ndarray] = {}
         for name in values_by_label[0]:
             values[name] = np.array([label_values[name] for label_values in values_by_label])

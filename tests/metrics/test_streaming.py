@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import NAMES, StreamingMetrics, counts
+from mmcalib.metrics import NAMES, StreamingMetrics, counts, streaming
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
 ALL_METRICS = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
@@ -50,18 +50,46 @@ def test_stream_any_batches_equals_measure(kind, size):
     assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
 
 
-def test_stream_several_labels_equal_measure():
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(60, 3, generator=generator)
-    labels = (torch.rand(60, 3, generator=generator) < logits.sigmoid()).long()
+@pytest.mark.parametrize('rows', [4096, 20])
+def test_stream_several_labels_equal_measure(rows, monkeypatch):
+    monkeypatch.setattr(streaming, 'ROWS_OF_LABELS', rows)
+    logits, labels = label_batches()
     stream = StreamingMetrics(['ECE', 'NLL', 'AUROC'])
-    for batch in zip(logits.split(7), labels.split(7), strict=True):
+    for index, batch in enumerate(zip(logits.split(7), labels.split(7), strict=True)):
         stream.update(*batch)
+        if index == 4:
+            stream.compute()
     expected = mmcalib.measure(logits.sigmoid(), labels, ['ECE', 'NLL', 'AUROC'])
     actual = stream.compute()
     assert actual.keys() == expected.keys()
     for name, values in expected.items():
         assert actual[name] == pytest.approx(values, rel=1e-5), name
+
+
+@pytest.mark.parametrize('interval', [None, 0.9])
+def test_stream_several_labels_keeps_copies_of_batches(interval):
+    logits, labels = label_batches()
+    expected = label_values([(logits, labels)], interval=interval)
+    stream = StreamingMetrics(['ECE', 'AUROC', 'NLL', 'temperature'], interval=interval)
+    for batch_logits, batch_labels in zip(logits.split(20), labels.split(20), strict=True):
+        buffers = [batch_logits.clone(), batch_labels.clone()]
+        stream.update(*buffers)
+        buffers[0].sigmoid_()
+        buffers[1].zero_()
+    assert stream.compute().to_dict() == expected
+
+
+def test_stream_several_labels_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', 1000)
+    sizes = []
+    for num_images in (100_000, 200_000):
+        logits, labels = label_batches(num_images, num_labels=4)
+        stream = StreamingMetrics(['ECE', 'AECE'])
+        for batch in zip(logits.split(1000), labels.split(1000), strict=True):
+            stream.update(*batch)
+        stream.compute()
+        sizes.append(len(pickle.dumps(stream)))
+    assert sizes[1] < 1.2 * sizes[0]
 
 
 def test_stream_arrays_columns_and_masks_equal_measure():
@@ -206,7 +234,32 @@ def rank_values(kind, protocol, limit, images, **options):
         return values
 
 
+def label_batches(num_images=60, num_labels=3):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(num_images, num_labels, generator=generator)
+    labels = (torch.rand(logits.shape, generator=generator) < logits.sigmoid()).long()
+    return logits, labels
+
+
+def label_values(batches, **options):
+    """Return the values of several labels of a stream, as lists."""
+    stream = StreamingMetrics(['ECE', 'AUROC', 'NLL', 'temperature'], **options)
+    for batch in batches:
+        stream.update(*batch)
+    return stream.compute().to_dict()
+
+
 def save_rank_values(rank, folder):
+    logits, labels = label_batches()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(streaming, 'ROWS_OF_LABELS', 20)
+        label_batches_of_rank = [*zip(logits.split(7), labels.split(7), strict=True)][rank::2]
+        values_by_label = {
+            'both': label_values(label_batches_of_rank),
+            'first': label_values([(logits, labels)] if rank == 0 else []),
+            'first, interval': label_values([(logits, labels)] if rank == 0 else [], interval=0.9),
+        }
+    torch.save(values_by_label, f'{folder}/labels_{rank}.pt')
     values = []
     for case in RANK_CASES:
         size = SHAPES[case[0]][0]
@@ -219,6 +272,12 @@ def save_rank_values(rank, folder):
 def test_stream_two_ranks_with_padding_or_without_images_equal_one_process(tmp_path):
     on_ranks(save_rank_values, 2, str(tmp_path))  # The sampler repeats one of an odd number.
     for rank in range(2):
+        for name, actual in torch.load(f'{tmp_path}/labels_{rank}.pt').items():
+            interval = 0.9 if 'interval' in name else None
+            expected = label_values([label_batches()], interval=interval)
+            assert actual.keys() == expected.keys()
+            for key, value in expected.items():
+                assert actual[key] == pytest.approx(value, abs=1e-9), (name, key)
         for index, actual in enumerate(torch.load(f'{tmp_path}/{rank}.pt')):
             case = RANK_CASES[index // 2]
             size = SHAPES[case[0]][0]
