@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,9 @@ class StreamingMetrics:
         protocol: Name of the rule that says which pixels of maps are valid, and what is averaged,
             as in ``CalibrationMetric``.
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
-        interval: Coverage of intervals over images, such as 0.95; None for no intervals.
+        interval: Coverage of intervals over images, such as 0.95; None for no intervals. Of
+            several labels it keeps all logits and labels, which are less than tables of each image
+            and label would be.
         keep_images: Whether to keep the bins of each image, as an `interval` does, for
             :meth:`image_tables` and :meth:`group_tables`.
         per_label: Whether each of several labels gets a value; otherwise all are counted together.
@@ -138,8 +140,8 @@ class StreamingMetrics:
         self._num_images = 0
         self._class_axis_is_known = False
         self._outputs = OutputCheck()
-        # K, and whether the batches so far have several labels; None before the first.
-        self._kind: tuple[int, bool] | None = None
+        # What the batches so far have, such as '10 classes'; None before the first.
+        self._kind: str | None = None
         # Whether all of several labels so far are one-hot; None without any.
         self._is_one_hot: bool | None = None
 
@@ -159,7 +161,8 @@ class StreamingMetrics:
 
         Raises:
             UserError: For NaN, shapes that do not fit, maps (N, L, L) whose class axis no batch
-                before has shown, labels out of range, or other classes than in the batches before.
+                before has shown, labels out of range, or another kind or number of classes
+                than in the batches before.
         """
         _, labels = mark_masked((), labels)
         logits = as_tensor('logits', logits)
@@ -170,36 +173,21 @@ class StreamingMetrics:
             check_class_axis(logits)
             self._class_axis_is_known = True
         logits, labels = check_logits(logits, labels, self.ignore_index)
-        several_labels = labels.shape == logits.shape
-        self._check_same_kind(logits.shape[1], several_labels)
-        self._outputs.add(logits, labels)
-        if several_labels and labels.numel():
-            self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
         # A function of the user's own says that this process has all images.
         rank, world_size = (0, 1)
         if self.gather is gather_objects:
             rank, world_size = rank_and_world_size()
         positions = self._num_images + torch.arange(len(labels), device='cpu')
-        self._num_images += len(labels)
         images = rank + world_size * positions
         batch = batch.with_images(images)
         if self.size is not None:
             batch = batch.select(images < self.size)
         self.add(batch)
-
-    def _check_same_kind(self, num_logits: int, several_labels: bool) -> None:
-        """Raise a UserError for a batch of other classes than those before: a wrong number."""
-        kind = (num_logits, several_labels)
-        if self._kind not in (None, kind):
-            kinds = []
-            for count, has_several_labels in (self._kind, kind):
-                kinds.append(f'{count} {"labels" if has_several_labels else "classes"}')
-            raise UserError(
-                f'the batches before have {kinds[0]}, and this one has {kinds[1]}: take a '
-                'StreamingMetrics for each model'
-            )
-        self._kind = kind
+        self._num_images += len(labels)
+        self._outputs.add(logits, labels)
+        if batch.several_labels and labels.numel():
+            self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
 
     def add(self, predictions: ImagePredictions) -> None:
         """Add predictions of any kind, which have labels."""
@@ -207,6 +195,7 @@ class StreamingMetrics:
             raise UserError(
                 f'protocol={self.protocol_name!r} is for maps, not for rows: leave it out'
             )
+        self._kind = common_kind([self._kind, kind_text(predictions)])
         if predictions.several_labels and self.per_label:
             # A copy, since the caller may write into its own arrays.
             self._waiting.append(concatenate([predictions]).cpu())
@@ -239,12 +228,14 @@ class StreamingMetrics:
         columns = concatenate(self._waiting).split_labels()
         if not self._label_streams:
             self._label_streams = [self._new_label_stream() for _ in columns]
+            for stream in self._label_streams:  # They are exact up to a million together.
+                stream._tally.limit = self._tally.limit
         for stream, column in zip(self._label_streams, columns, strict=True):
             stream.add(column)
         self._waiting = []
 
     def _new_label_stream(self) -> StreamingMetrics:
-        """Return a stream for one of several labels, which together are exact up to a million."""
+        """Return a stream for one of several labels."""
         stream = StreamingMetrics(
             DEFAULT_METRICS if self.metrics == DEFAULT_METRICS else self.names,
             num_bins=self.num_bins,
@@ -252,7 +243,6 @@ class StreamingMetrics:
             gather=gather_one_process,
         )
         stream._needs_fine_bins = self._needs_fine_bins
-        stream._tally.limit = self._tally.limit
         return stream
 
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
@@ -272,19 +262,20 @@ class StreamingMetrics:
         """
         if self.interval is None and self._waiting:
             self._count_waiting()
-        ranks = self.gather((self._is_one_hot, self._outputs, self._tally.limit.count))
-        self._tally.limit.round_beyond(sum(count for _, _, count in ranks))
+        ranks = self.gather((self._kind, self._is_one_hot, self._outputs, self._tally.limit.count))
+        common_kind(kind for kind, *_ in ranks)
+        self._tally.limit.round_beyond(sum(count for *_, count in ranks))
         needs_numbers = self._num_images > 0 and (self.size is not None or self.keep_images)
         if len(ranks) > 1 and self.gather is not gather_objects and needs_numbers:
             raise UserError(
                 f'gather returns the values of {len(ranks)} processes, whose images are not '
                 'numbered: leave gather out, or size and interval'
             )
-        is_one_hot = [one_hot for one_hot, _, _ in ranks if one_hot is not None]
+        is_one_hot = [one_hot for _, one_hot, *_ in ranks if one_hot is not None]
         if is_one_hot and all(is_one_hot):
             raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
         all_outputs = OutputCheck()
-        for _, outputs, _ in ranks:
+        for *_, outputs, _ in ranks:
             all_outputs.merge(outputs)
         all_outputs.finish(refuse=False)
         shares = [stream._share() for stream in (self, *self._label_streams)]
@@ -304,11 +295,12 @@ class StreamingMetrics:
         self, predictions: ImagePredictions, groups: Sequence[Hashable] | None
     ) -> list[Measured]:
         """Return the values of each label, with intervals; the tables of one are in memory."""
-        self._tally.limit.count = int(predictions.valid.sum())
+        count = int(predictions.valid.sum())
         values = []
         for column in predictions.split_labels():
             stream = self._new_label_stream()
             stream.add(column)
+            stream._tally.limit.round_beyond(count)
             values.append(stream._values([stream._share()], groups))
         return values
 
@@ -433,6 +425,30 @@ class StreamingMetrics:
             num_units=numbers.pop() if len(numbers) == 1 else None,
             by_label=values_by_label,
         )
+
+
+def kind_text(predictions: ImagePredictions) -> str:
+    """Return what predictions have, such as ``'maps of 21 classes'``."""
+    if predictions.several_labels:
+        return f'{predictions.predicted.shape[1]} labels'
+    text = f'{predictions.num_classes} classes'
+    if predictions.scores.shape[1] == 1:
+        text = 'one sigmoid'
+    return f'maps of {text}' if predictions.are_maps else text
+
+
+def common_kind(kinds: Iterable[str | None]) -> str | None:
+    """Return the kind that all predictions have, None without any, or raise a UserError.
+
+    It prevents a wrong number: one sum would be of the predictions of several models.
+    """
+    distinct = [*dict.fromkeys(kind for kind in kinds if kind is not None)]
+    if len(distinct) > 1:
+        raise UserError(
+            f'some batches have {distinct[0]}, and others {distinct[1]}: take a StreamingMetrics '
+            'for each model'
+        )
+    return distinct[0] if distinct else None
 
 
 def mean_without_nan(values: np.ndarray) -> float:
