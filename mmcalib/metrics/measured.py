@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,14 +16,17 @@ from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.tables import TextTable
 
 Value = float | np.ndarray
+# pickle, copies and processes take a later protocol.
+TORCH_SAVE_PROTOCOL = 2
 
 
 class Measured(dict[str, Value]):
     """Metrics by name: a dict, which ``print`` shows as a table.
 
     The keys are the names of the metrics; with an interval also their ends ``ECE_low`` and
-    ``ECE_high``, and of several labels, whose values are ``(L,)``, the mean ``ECE_macro``. A copy
-    by pickle, as in a checkpoint, is a plain dict, which ``torch.load`` reads without mmcalib.
+    ``ECE_high``, and of several labels, whose values are ``(L,)``, the mean ``ECE_macro``. Copies,
+    by pickle too, are the same. ``torch.save`` writes a plain dict, which ``torch.load`` reads
+    without mmcalib.
 
     >>> from mmcalib import measure
     >>> measured = measure([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], ['accuracy', 'NLL'])
@@ -69,7 +73,13 @@ class Measured(dict[str, Value]):
         self.rates = rates
 
     def __reduce_ex__(self, protocol: int) -> tuple:
-        return OrderedDict, (), None, None, iter(self.items())
+        if protocol == TORCH_SAVE_PROTOCOL:
+            return OrderedDict, (), None, None, iter(self.items())
+        return super().__reduce_ex__(protocol)
+
+    def copy(self) -> Measured:
+        """Return a copy, which prints as the same table; that of a dict would be plain."""
+        return copy.copy(self)
 
     def __str__(self) -> str:
         if not self:

@@ -112,17 +112,47 @@ class Record:
     metrics: dict
 
 
-def test_measured_copies_are_equal_dicts_that_torch_loads():
+def test_measured_in_a_checkpoint_is_an_equal_dict_that_torch_loads():
     measured = measured_by_door(interval=0.9)['measure']
     file = io.BytesIO()
     torch.save({'metrics': measured}, file)
     file.seek(0)
-    assert torch.load(file, weights_only=True)['metrics'] == measured
-    for copied in (copy.deepcopy(measured), pickle.loads(pickle.dumps(measured))):
-        assert copied == measured
-        assert list(copied) == list(measured)
+    loaded = torch.load(file, weights_only=True)['metrics']
+    assert list(loaded.items()) == list(measured.items())
     assert asdict(Record(measured))['metrics'] == measured
     assert '[' not in str(Measured({'ECE': 1.5}))
+
+
+def results_by_kind():
+    """Return one result of each kind that the library returns."""
+    logits, labels = draw_rows()
+    probs = logits.softmax(dim=1)
+    conf, predicted = probs.max(dim=1)
+    several_labels = nn.functional.one_hot(labels, 4)
+    several_labels[0] = 1
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=64)
+    model = nn.Linear(4, 4)
+    nn.init.eye_(model.weight)
+    return {
+        'value': mmcalib.measure(probs, labels, NAMES),
+        'interval': mmcalib.measure(probs, labels, ['ECE', 'rate_gap'], interval=0.9),
+        'labels': mmcalib.measure(logits.sigmoid(), several_labels, NAMES),
+        'comparison': mmcalib.compare(probs, (logits / 2).softmax(dim=1), labels, NAMES),
+        'threshold': mmcalib.threshold(conf, predicted == labels, risk=0.6),
+        'calibrated': mmcalib.calibrate(model, loader, method='temperature'),
+    }
+
+
+def test_results_copies_print_the_same():
+    for kind, result in results_by_kind().items():
+        copies = [copy.copy(result), copy.deepcopy(result), pickle.loads(pickle.dumps(result))]
+        if isinstance(result, Measured):
+            copies.append(result.copy())
+        for copied in copies:
+            assert type(copied) is type(result), kind
+            assert str(copied) == str(result), kind
+            if isinstance(result, Measured):
+                assert copied.to_dict() == result.to_dict(), kind
 
 
 def test_measured_statistics_are_not_those_of_others():
