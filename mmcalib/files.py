@@ -27,6 +27,8 @@ STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
 # The record of a sweep over a parameter of the loss.
 SWEEP = 'sweep.json'
+# Where a training ended that a hook stopped before its last epoch or iteration.
+EARLY_STOP = 'early_stop.json'
 # The start of the folder that a later training moves the files of an earlier one to.
 EARLIER = 'earlier_'
 # The temporary file of one that is being written: the machine and the process that write it.

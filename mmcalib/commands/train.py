@@ -31,6 +31,7 @@ from mmcalib.runs.resume import (
 )
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
+from mmcalib.runs.training import early_stop
 from mmcalib.runs.work_dir import (
     SavedConfig,
     checkpoint_hook,
@@ -135,7 +136,8 @@ def trained_model(runner: Runner) -> TestedModel:
         last = last_checkpoint(runner)
         checkpoint = unsaved_checkpoint(runner) if last is None else read_checkpoint(last)
     networks = [Network(runner.cfg, checkpoint)]
-    return TestedModel(networks, describe_model(networks, ['test'], finished=True))
+    end = {'finished': True, 'stopped_at': early_stop(runner)}
+    return TestedModel(networks, describe_model(networks, ['test'], end=end))
 
 
 def best_checkpoint(runner: Runner) -> Path | None:

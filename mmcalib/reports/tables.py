@@ -124,6 +124,7 @@ def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
     notes += exclusions
     notes += _notes_of_non_finite(rows, columns)
     notes += _notes_of_untold_losses(rows)
+    notes += _notes_of_early_stops(rows)
     return Table(title, columns, rows, notes)
 
 
@@ -181,6 +182,20 @@ def _notes_of_untold_losses(rows: Sequence[Row]) -> list[str]:
     if not names:
         return []
     return [f'The config alone tells the loss, not the checkpoint: {", ".join(names)}.']
+
+
+def _notes_of_early_stops(rows: Sequence[Row]) -> list[str]:
+    """Return a note if a hook has stopped trainings before their last epoch or iteration."""
+    ends = []
+    for row in rows:
+        for run in row.runs:
+            for member in run.record.model['members']:
+                if member.get('stopped_at'):
+                    length = member['training'].get('train_cfg') or {}
+                    unit = 'epoch' if length.get('max_epochs') else 'iteration'
+                    last = length.get('max_epochs') or length.get('max_iters')
+                    ends.append(f'{run.path} at {unit} {member["stopped_at"]} of {last}')
+    return [f'Stopped early by a hook: {", ".join(ends)}.'] if ends else []
 
 
 def evaluation_text(run: TestedRun) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.files import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
+from mmcalib.files import EARLIER, EARLY_STOP, RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.names import OOD
 from mmcalib.names import OOD_GROUPS
 from mmcalib.reports.contents import unify_data, unify_trainings
@@ -22,7 +22,8 @@ from mmcalib.runs.record import Record
 REASON_BY_FILE = {
     RESULTS: '',
     VALIDATION_RESULTS: 'not tested, only validated',
-    'last_checkpoint': f'unfinished or not tested, no {RESULTS}',
+    EARLY_STOP: 'stopped early and not tested (tools/test.py CONFIG CHECKPOINT)',
+    'last_checkpoint': 'unfinished or not tested (tools/train.py CONFIG --resume does both)',
 }
 CHECKPOINT_ROLE = re.compile(r'best|epoch_\d+|iter_\d+|last weights')
 # Parts of an evaluation that make no other table.
@@ -159,7 +160,7 @@ def _reason_to_exclude(record: Record) -> str:
     if record.limit:
         return 'smoke runs with --limit'
     if any(member['finished'] is False for member in record.model['members']):
-        return 'training unfinished'
+        return 'training unfinished (tools/train.py CONFIG --resume ends and tests it)'
     return ''
 
 

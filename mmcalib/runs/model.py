@@ -32,7 +32,7 @@ from mmcalib.runs.record import (
     view_count,
 )
 from mmcalib.runs.run_config import remove_training_parts
-from mmcalib.runs.training import describe_network, is_finished, training_facts
+from mmcalib.runs.training import describe_end, describe_network, training_facts
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
 
 # Options of a data_preprocessor that change the pixels that a network sees.
@@ -144,28 +144,30 @@ def read_networks(
 
 
 def describe_model(
-    networks: Sequence[Network], splits: Sequence[str], *, finished: bool | None = None
+    networks: Sequence[Network], splits: Sequence[str], *, end: Mapping | None = None
 ) -> dict:
     """Return all that a model's predictions depend on, and the trainings behind it.
 
     Args:
         networks: Members of the model.
         splits: Splits that are predicted.
-        finished: Whether the trainings are over; None to look for what they have left.
+        end: How the trainings came to their end, see
+            :func:`~mmcalib.runs.training.describe_end`; None to look for what they have left.
 
     Returns:
         For JSON: ``members``, each with its ``checkpoint``, the ``digest`` of its weights, its
         ``network`` (the config of what predicts), and, as far as it tells, ``seed``, ``epoch``,
         ``loss``, ``training`` (see :func:`~mmcalib.runs.training.describe_training`), who tells
-        these (``told_by``), whether that is ``finished``, the ``file`` that it left, and the
-        ``calibration`` since; the ``pipeline`` without labels, ``views``, ``mc_dropout``,
-        ``dropout_seed``, ``temperature``, and the ``calibration`` of a mean.
+        these (``told_by``), whether that is ``finished``, where it was ``stopped_at`` early, the
+        ``file`` that it left, and the ``calibration`` since; the ``pipeline`` without labels,
+        ``views``, ``mc_dropout``, ``dropout_seed``, ``temperature``, and the ``calibration`` of a
+        mean.
 
     Raises:
         UserError: If two members have the same weights, or are one checkpoint before and after a
             calibration; if one needs other images than the first.
     """
-    members = [describe_member(network, finished) for network in networks]
+    members = [describe_member(network, end) for network in networks]
     check_pipelines(networks, splits)
     for network, member in zip(networks, members, strict=True):
         check_normalisation(network.config, member, is_alone=len(networks) == 1)
@@ -182,13 +184,13 @@ def describe_model(
     }
 
 
-def describe_member(network: Network, finished: bool | None) -> dict:
+def describe_member(network: Network, end: Mapping | None) -> dict:
     """Return what a record says of a member, see :func:`describe_model`."""
     checkpoint = network.checkpoint
     calibration = checkpoint.calibration
     facts = training_facts(checkpoint.meta, network.config)
-    if finished is None:
-        finished = is_finished(checkpoint.path, facts['training'], calibration)
+    if end is None:
+        end = describe_end(checkpoint.path, facts['training'], calibration)
     return {
         'checkpoint': checkpoint.path,
         'digest': checkpoint.digest,
@@ -196,7 +198,7 @@ def describe_member(network: Network, finished: bool | None) -> dict:
         'seed': checkpoint.meta.get('seed'),
         'epoch': checkpoint.meta.get('epoch'),
         **facts,
-        'finished': finished,
+        **end,
         'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
         'calibration': short_calibration(calibration),
     }

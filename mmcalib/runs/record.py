@@ -41,6 +41,7 @@ MEMBER = {
     },
     'told_by?': str,
     'finished': (bool, None),
+    'stopped_at?': (int, None),
     'file': str,
     'calibration': (CALIBRATION, None),
 }

@@ -41,6 +41,7 @@ from mmcalib.runs.training import (
     config_facts,
     find_losses,
     predicting_losses,
+    step_and_end,
 )
 from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook, move_aside
 
@@ -396,7 +397,7 @@ class ResumeHook(Hook):
             loop, EpochBasedTrainLoop | IterBasedTrainLoop
         ):
             return
-        step, end = _step_and_end(runner)
+        step, end = step_and_end(runner)
         loop._decide_current_val_interval()
         is_due = step >= loop.val_begin and (step % loop.val_interval == 0 or step == end)
         if step and is_due and runner.message_hub.get_info(VALIDATED) != step:
@@ -405,7 +406,7 @@ class ResumeHook(Hook):
 
     def before_val(self, runner: Runner) -> None:
         if self._is_training:
-            step, _ = _step_and_end(runner)
+            step, _ = step_and_end(runner)
             runner.message_hub.update_info(VALIDATED, step)
 
     def after_train(self, runner: Runner) -> None:
@@ -436,11 +437,3 @@ def _move_other_best(best: Path) -> None:
 
 def _checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:
     return [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
-
-
-def _step_and_end(runner: Runner) -> tuple[int, int]:
-    """Return the epochs trained and to train, or iterations where a training has no epochs."""
-    loop = runner.train_loop
-    if isinstance(loop, EpochBasedTrainLoop):
-        return loop.epoch, loop.max_epochs
-    return loop.iter, loop.max_iters

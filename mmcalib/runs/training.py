@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
+from mmengine.runner import EpochBasedTrainLoop
 
-from mmcalib.files import RESULTS, VALIDATION_RESULTS
+from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS, whole_file
 from mmcalib.names import SYMBOLS
 from mmcalib.openmmlab.heads import predicting_items
 from mmcalib.openmmlab.same_data import data_content
@@ -24,8 +26,8 @@ from mmcalib.runs.config_tree import (
     type_name,
     walk,
 )
-from mmcalib.runs.record import CONTENT, Record, described_data
-from mmcalib.runs.work_dir import checkpoint_hook
+from mmcalib.runs.record import CONTENT, Record, described_data, read_json
+from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook
 
 if TYPE_CHECKING:
     from mmengine.runner import Runner
@@ -57,7 +59,7 @@ TRAINING_PARTS = frozenset((
 
 
 class TrainingFactsHook(Hook):
-    """Writes loss and training into the ``meta`` of each checkpoint.
+    """Writes loss and training into the ``meta`` of each checkpoint, and an early end beside them.
 
     Args:
         facts: Result of :func:`config_facts`.
@@ -68,9 +70,42 @@ class TrainingFactsHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         add_contents(self.facts, runner)
+        if is_main_process():
+            early_stop_file(runner).unlink(missing_ok=True)
+
+    def after_train(self, runner: Runner) -> None:
+        stopped_at = early_stop(runner)
+        file = early_stop_file(runner)
+        if stopped_at is not None and is_main_process() and file.parent.is_dir():
+            with whole_file(file) as temporary:
+                temporary.write_text(json.dumps({'stopped_at': stopped_at}), encoding='utf-8')
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'][FACTS] = self.facts
+
+
+def step_and_end(runner: Runner) -> tuple[int, int]:
+    """Return the epochs trained and to train, or iterations where a training has no epochs."""
+    loop = runner.train_loop
+    if isinstance(loop, EpochBasedTrainLoop):
+        return loop.epoch, loop.max_epochs
+    return loop.iter, loop.max_iters
+
+
+def early_stop(runner: Runner) -> int | None:
+    """Return the epoch or iteration at which a hook has ended a training early, None if none has.
+
+    mmengine's EarlyStoppingHook does, by the loop's ``stop_training``.
+    """
+    if not getattr(runner.train_loop, 'stop_training', False):
+        return None
+    step, end = step_and_end(runner)
+    return step if step < end else None
+
+
+def early_stop_file(runner: Runner) -> Path:
+    """Return the file beside the checkpoints of a training that tells its early end."""
+    return checkpoint_folder(runner.work_dir, checkpoint_hook(runner.cfg)) / EARLY_STOP
 
 
 def config_facts(cfg: Mapping, *, processes: int | None = None) -> dict:
@@ -268,6 +303,21 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
         if name not in NOT_DESCRIBED and (name in ALWAYS_DESCRIBED or not is_default):
             description[name] = value
     return {'type': type_name(loss['type']), **plain(description)}
+
+
+def describe_end(checkpoint: str | Path, training: Mapping, calibration: Mapping) -> dict:
+    """Return whether, and where, the training of a checkpoint came to its end, for its record.
+
+    Returns:
+        ``finished``, see :func:`is_finished`, and ``stopped_at``, see :func:`early_stop`.
+    """
+    file = Path(checkpoint).with_name(EARLY_STOP)
+    if file.is_file():
+        return {'finished': True, 'stopped_at': read_json(file, 'remove it')['stopped_at']}
+    return {
+        'finished': is_finished(checkpoint, training, calibration),
+        'stopped_at': calibration.get('stopped_at'),
+    }
 
 
 def is_finished(checkpoint: str | Path, training: Mapping, calibration: Mapping) -> bool | None:

@@ -388,3 +388,46 @@ def test_train_list_that_repeats_lines_names_each_image_once(tmp_path, run):
     assert intervals[0] == pytest.approx(intervals[1], abs=1e-6)
     run('report.py', 'train.txt', 'train.txt', '--compare', '--out', 'comparison.md')
     assert 'paired over 4 images' in Path('comparison.md').read_text()
+
+
+EARLY_STOP = dict(type='EarlyStoppingHook', monitor='accuracy/top1', min_delta=200, patience=1)
+
+
+@pytest.mark.parametrize(('loop', 'end', 'resumed_end'), [
+    ('epochs', 'epoch 2 of 4', 3),
+    ('iterations', 'iteration 6 of 12', None),
+])  # fmt: skip
+def test_train_stopped_early_is_finished_and_reported(loop, end, resumed_end, run, no_pause):
+    """The hook stops at its second validation, also when the training is resumed.
+
+    Resumed at an iteration, this is the last one, so that the training has its full length.
+    """
+    Path('mine.py').write_text(
+        f"_base_ = 'mmcalib::ce/digits.py'\n{LOOPS[loop]}\ncustom_hooks = [{EARLY_STOP}]"
+    )
+    run('train.py', 'mine.py', '--work-dir', 'run', '--no-test')
+    error = run('report.py', 'run', code=2)
+    assert 'stopped early and not tested (tools/test.py CONFIG CHECKPOINT): run.' in error
+    (best,) = Path('run').glob('best_*.pth')
+    run('test.py', 'mine.py', best, '--work-dir', 'tested')
+    (member,) = Record.read('tested/results.json').model['members']
+    assert member['finished'] is True
+    assert f'Stopped early by a hook: tested at {end}.' in run('report.py', 'tested')
+    # A calibrated copy tells it too.
+    run('calibrate.py', 'mine.py', best, '--out', 'copy/calibrated.pth')
+    run('test.py', 'mine.py', 'copy/calibrated.pth', '--work-dir', 'copy')
+    assert f'Stopped early by a hook: copy at {end}.' in run('report.py', 'copy')
+    run('train.py', 'mine.py', '--work-dir', 'run', '--resume')
+    (member,) = Record.read('run/results.json').model['members']
+    assert member['finished'] is True
+    assert member['stopped_at'] == resumed_end
+    assert Path('run/early_stop.json').exists() == (resumed_end is not None)
+
+
+def test_train_stopped_early_and_tested_is_reported(run):
+    Path('mine.py').write_text(
+        f"_base_ = 'mmcalib::ce/digits.py'\n{LOOPS['epochs']}\ncustom_hooks = [{EARLY_STOP}]\n"
+        "default_hooks = dict(checkpoint=dict(out_dir='disk'))"
+    )
+    run('train.py', 'mine.py', '--work-dir', 'run')
+    assert 'Stopped early by a hook: run at epoch 2 of 4.' in run('report.py', 'run')

@@ -318,8 +318,8 @@ def test_find_runs_excluded_runs_named(tmp_path, reported):
     runs, (unreadable, *excluded) = find_runs([tmp_path, tmp_path / 'a'])
     reasons = {
         'smoke': 'smoke runs with --limit',
-        'stopped': 'unfinished or not tested, no results.json',
-        'unfinished': 'training unfinished',
+        'stopped': 'unfinished or not tested (tools/train.py CONFIG --resume does both)',
+        'unfinished': 'training unfinished (tools/train.py CONFIG --resume ends and tests it)',
         'validated': 'not tested, only validated',
     }
     assert excluded == [

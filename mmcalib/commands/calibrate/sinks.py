@@ -122,6 +122,7 @@ class CheckpointSink:
             **record,
             'checkpoint': member['file'],
             'finished': member['finished'],
+            'stopped_at': member['stopped_at'],
             'methods': [*earlier_methods, calibrated.method],
         }
         if earlier is not None:
