@@ -176,6 +176,10 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     if seed is not None and checkpoint.meta.get('seed') is not None:
         before['randomness'] = {'seed': checkpoint.meta['seed']}
         now['randomness'] = {'seed': seed}
+    if not any(CONTENT in data for data in described_data(earlier_facts['training']).values()):
+        for settings in (before, now):  # It is of 0.4, or of data that cannot be told.
+            settings.pop('sync_bn', None)
+            settings.get('train_dataloader', {}).pop('collate_fn', None)
     if None in (before['processes'], now['processes']):
         before['processes'] = now['processes']
     _complete_ends(before, now)

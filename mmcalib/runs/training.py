@@ -43,6 +43,8 @@ OBSERVING_HOOKS = (
     'ConfidenceMapHook', 'EmptyCacheHook', 'LogitDistanceHook', 'MemoryProfilerHook',
     'ProfilerHook', 'ReliabilityDiagramHook', 'SameBuffersHook', 'SyncBuffersHook',
 )  # fmt: skip
+# The collate_fn of either toolbox, which their samples are alike by; None is mmengine's default.
+DEFAULT_COLLATIONS = ('default_collate', 'pseudo_collate', 'None')
 # Options of the CheckpointHook that choose the best checkpoint.
 SELECTION = ('type', 'save_best', 'rule')
 # Options that a loss is described by also at their defaults: the parameters that its label shows,
@@ -162,6 +164,12 @@ def describe_training(cfg: Mapping, *, processes: int | None = None) -> dict:
     deciding_hooks = [hook for hook in hooks if hook['type'] not in OBSERVING_HOOKS]
     if deciding_hooks:
         description['custom_hooks'] = deciding_hooks
+    collate_fn = (cfg.get('train_dataloader') or {}).get('collate_fn')
+    kind = collate_fn.get('type') if isinstance(collate_fn, Mapping) else collate_fn
+    if type_name(kind) not in DEFAULT_COLLATIONS:
+        description['train_dataloader']['collate_fn'] = plain(collate_fn)
+    if cfg.get('sync_bn'):
+        description['sync_bn'] = plain(cfg['sync_bn'])
     if cfg.get('resume'):  # A training that goes on started from elsewhere.
         description.pop('load_from', None)
     if (cfg.get('auto_scale_lr') or {}).get('enable'):

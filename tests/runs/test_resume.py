@@ -4,8 +4,9 @@ import warnings
 
 import pytest
 import torch
+from mmengine.dataset import default_collate
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
+from mmengine.registry import FUNCTIONS, HOOKS
 from tested import run_config
 
 from mmcalib.commands.train import train_and_test
@@ -21,6 +22,14 @@ SMALL = {
     'train_cfg.max_epochs': 2,
     'train_cfg.val_interval': 1,
 }
+
+
+@FUNCTIONS.register_module(force=True)
+def my_collate(samples):
+    """Collate samples as the user likes."""
+    return default_collate(samples)
+
+
 POLY = dict(type='PolyLR', power=0.9, by_epoch=True)
 STEP = dict(type='StepLR', step_size=1, gamma=0.5, by_epoch=True)
 
@@ -60,6 +69,8 @@ def trained(tmp_path_factory):
         ({'randomness.seed': 1}, r'randomness\.seed 0 \(here: 1\)'),
         ({'model.head.loss.margin': 4}, r'model\.head\.loss\.margin 8 \(here: 4\)'),
         ({'model.backbone.base_channels': 4}, r'model\.backbone\.base_channels'),
+        ({'train_dataloader.collate_fn': dict(type='my_collate')}, r'collate_fn .*my_collate'),
+        ({'sync_bn': 'torch'}, r'sync_bn None \(here: torch\)'),
     ],
 )
 def test_resume_other_setting_refused(options, named, trained, tmp_path):
@@ -89,6 +100,7 @@ def test_resume_several_other_settings_names_all(trained, run):
 
 @pytest.mark.parametrize('options', [
     {'train_dataloader.num_workers': 1},
+    {'train_dataloader.collate_fn': dict(type='pseudo_collate')},
     {'train_dataloader.dataset.data_root': None},
     {'default_hooks.checkpoint.interval': 2},
     {'default_hooks.logger.interval': 1},
@@ -179,6 +191,16 @@ def test_resume_checkpoint_of_other_tool_compares_nothing(trained, tmp_path):
     del content['meta']['facts']
     torch.save(content, tmp_path / 'epoch_2.pth')
     resume_from(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
+
+
+def test_resume_checkpoint_of_0_4_own_collate_fn_allowed(trained, tmp_path):
+    """0.4 did not write the collate_fn into its checkpoints."""
+    content = load_file(str(trained / 'epoch_2.pth'))
+    training = content['meta']['facts']['training']
+    for data in (training['train_dataloader']['dataset'], training['selection']['on']):
+        del data['content_digest']
+    torch.save(content, tmp_path / 'epoch_2.pth')
+    resume_from(config(tmp_path, train_dataloader__collate_fn=dict(type='my_collate')), 'auto')
 
 
 @pytest.mark.parametrize('is_cascade', [True, False])
