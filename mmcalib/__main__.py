@@ -34,6 +34,8 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    'measure': Command('mmcalib.cli.measure', 'mmcalib.commands.measure', 'measure_files'),
+    'compare': Command('mmcalib.cli.compare', 'mmcalib.commands.compare', 'compare_files'),
     'calibrate': Command(
         'mmcalib.cli.calibrate', 'mmcalib.commands.calibrate.command', 'calibrate_model'
     ),
@@ -111,7 +113,8 @@ def help_text() -> str:
     lines = [
         USAGE,
         '',
-        'Train, measure and calibrate the confidence of mmpretrain and mmsegmentation models.',
+        'Measure the confidence of any model by its predictions in files; train, test and',
+        'calibrate models of mmpretrain and mmsegmentation.',
         '',
         'commands:',
     ]

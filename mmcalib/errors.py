@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 LEAST_ABBREVIATION = 3
@@ -20,6 +21,17 @@ class UserError(ValueError):
     def reason(self) -> str:
         """Message without the traceback that a worker process puts around it."""
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
+
+
+@contextmanager
+def as_user_errors() -> Iterator[None]:
+    """Raise what the library says of a user's values as a UserError, which ends a command."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def warn(message: str) -> None:

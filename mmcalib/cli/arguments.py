@@ -234,3 +234,54 @@ def add_evaluation_argument(parser: ArgumentParser | _ArgumentGroup) -> None:
         help="one of the config's named evaluations, whose results go to WORK_DIR/NAME; shipped "
         f'configs have {", ".join(EVALUATIONS)}',
     )
+
+
+def add_prediction_file_arguments(parser: ToolParser) -> None:
+    """Add what names the predictions in files, and what is measured of them."""
+    parser.add_argument(
+        '--predictions',
+        nargs='+',
+        default=(),
+        metavar='NAME',
+        help="key or columns of the predictions, also as a pattern such as 'p_*', whose columns "
+        'are classes by what the star stands for (default: the key probs, or logits)',
+    )
+    parser.add_argument(
+        '--logits', action='store_true', help='the predictions are logits, not probabilities'
+    )
+    parser.add_argument(
+        '--labels',
+        nargs='+',
+        default=(),
+        metavar='NAME',
+        help='key or column of the labels, integers or names of classes; several columns of 0 and '
+        '1 for several labels (default: labels)',
+    )
+    parser.add_argument(
+        '--groups',
+        metavar='NAME',
+        help='key or column of the groups that are independent, such as patients or videos',
+    )
+    parser.add_argument(
+        '--metrics', nargs='+', metavar='NAME', help='metrics in place of the usual ones'
+    )
+    parser.add_argument('--bins', type=int, default=15, metavar='B', help='number of bins')
+    parser.add_argument(
+        '--ignore-index', type=int, metavar='LABEL', help='label of what does not count, as 255'
+    )
+    parser.add_argument(
+        '--interval',
+        type=float,
+        default=0.95,
+        metavar='COVERAGE',
+        help='coverage of the intervals',
+    )
+    parser.add_argument(
+        '--require',
+        action='append',
+        default=[],
+        metavar='LIMIT',
+        help='end with exit status 1 unless this holds of the end of the interval, such as "ECE<3" '
+        'or "accuracy>90"; may be repeated',
+    )
+    parser.add_argument('--json', metavar='FILE', help='write the numbers as JSON too')

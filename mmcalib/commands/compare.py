@@ -1,0 +1,93 @@
+"""Compare the predictions of two models in files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mmcalib.cli.measure import PredictionFileOptions
+from mmcalib.errors import UserError, as_user_errors
+from mmcalib.files import check_writable, whole_file
+from mmcalib.metrics.compare import compare
+from mmcalib.metrics.requirements import parse_requirement, unmet
+from mmcalib.metrics.streaming import DEFAULT_METRICS
+from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
+
+
+def compare_files(options: PredictionFileOptions) -> int:
+    """Print the differences of two models' metrics, and return 1 if a requirement is not met."""
+    requirements = [parse_requirement(text) for text in options.require]
+    if options.json is not None:
+        check_writable(options.json)
+    a, b = read_sides(options)
+    for side in (a, b):
+        check_kind(side)
+    metrics = list(options.metrics or DEFAULT_METRICS)
+    metrics += dict.fromkeys(
+        requirement.metric for requirement in requirements if requirement.metric not in metrics
+    )
+    with as_user_errors():
+        comparison = compare(
+            probabilities(a),
+            probabilities(b),
+            a.labels,
+            metrics,
+            interval=options.interval,
+            groups=a.groups,
+            num_bins=options.bins,
+            ignore_index=options.ignore_index,
+        )
+    print(comparison)
+    if options.json is not None:
+        with whole_file(options.json) as temporary:
+            text = json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)
+            temporary.write_text(f'{text}\n', encoding='utf-8')
+    failures = unmet(requirements, comparison)
+    for failure in failures:
+        print(f'Of B − A, {failure}', file=sys.stderr)
+    return 1 if failures else 0
+
+
+def read_sides(options: PredictionFileOptions) -> tuple[StoredPredictions, StoredPredictions]:
+    """Return the predictions of A and of B, of the same labels and groups."""
+    names = {
+        'predictions': options.predictions,
+        'labels': options.labels,
+        'groups': options.groups,
+        'are_logits': options.logits,
+    }
+    file_a, *others = options.files
+    if not others:
+        raise UserError(f'compare takes the files of two models, got {file_a} alone')
+    file_b, *rest = others
+    if Path(file_a).suffix.lower() == '.npy':
+        a = read_predictions([file_a, *rest], **names)
+        b = read_predictions([file_b, *rest], **names)
+        return a, b
+    if rest:
+        raise UserError(
+            f'compare takes the files of two models, got {len(options.files)}: only .npy files '
+            'have their labels in another one'
+        )
+    a, b = (read_predictions([file], **names) for file in (file_a, file_b))
+    if not np.array_equal(a.labels, b.labels):
+        raise UserError(
+            f'{file_a} and {file_b} have other labels: compare predictions of the same images, in '
+            'the same order'
+        )
+    if a.groups != b.groups:
+        raise UserError(f'{file_a} and {file_b} have other groups')
+    return a, b
+
+
+def probabilities(stored: StoredPredictions) -> np.ndarray:
+    """Return probabilities, float64 where they are made from logits."""
+    if not stored.are_logits:
+        return stored.values
+    logits = torch.as_tensor(np.asarray(stored.values, dtype=np.float64))
+    is_sigmoid = logits.ndim == 1 or logits.shape[1] == 1
+    return (logits.sigmoid() if is_sigmoid else logits.softmax(dim=1)).numpy()

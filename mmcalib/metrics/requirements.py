@@ -1,0 +1,80 @@
+"""Requirements such as ``ECE<3``, which a measurement meets by the ends of its intervals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mmcalib.errors import UserError
+from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.names import INTERVAL, PREFIX, number_text
+
+
+class Requirement(NamedTuple):
+    """A limit of a metric.
+
+    Attributes:
+        metric: The name of the metric.
+        is_upper: Whether the metric must be below the limit, and not above it.
+        limit: The limit, in the unit of the metric.
+        text: As it was given.
+    """
+
+    metric: str
+    is_upper: bool
+    limit: float
+    text: str
+
+    def failure(self, values: Mapping[str, float | np.ndarray]) -> str | None:
+        """Return why values do not meet it, None if they do.
+
+        The upper end of an interval must be below an upper limit, and the lower end above a lower
+        one; without an interval it is the value. NaN is neither. Each of several labels must meet
+        it.
+
+        Args:
+            values: Metrics and the ends of their intervals by key.
+        """
+        low, high = INTERVAL
+        key = f'{self.metric}{high if self.is_upper else low}'
+        what = f'the {"upper" if self.is_upper else "lower"} end of its interval'
+        if key not in values:
+            key, what = self.metric, 'its value'
+        ends = np.atleast_1d(np.asarray(values[key], dtype=float))
+        is_met = ends < self.limit if self.is_upper else ends > self.limit
+        if is_met.all():
+            return None
+        label = int(np.flatnonzero(~is_met)[0])
+        of_label = f' of label {label}' if len(ends) > 1 else ''
+        number = number_text(float(ends[label]), PREFIX + self.metric)
+        return f'{self.text} is not met: {what}{of_label} is {number}'
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Return the requirement that a text such as ``ECE<3`` or ``accuracy>90`` states.
+
+    Raises:
+        UserError: If it cannot be read, or there is no such metric.
+    """
+    match = re.fullmatch(r'\s*([\w.-]+?)\s*([<>])\s*(\S+)\s*', text)
+    try:
+        limit = float(match[3]) if match else float('nan')
+    except ValueError:
+        limit = float('nan')
+    if not np.isfinite(limit):
+        raise UserError(
+            f'{text!r} is no requirement: give a metric, < or >, and a number, as in "ECE<3"'
+        )
+    find_metric(match[1])
+    return Requirement(match[1], match[2] == '<', limit, text)
+
+
+def unmet(
+    requirements: Sequence[Requirement], values: Mapping[str, float | np.ndarray]
+) -> list[str]:
+    """Return why values do not meet requirements, a line for each that they do not."""
+    failures = [requirement.failure(values) for requirement in requirements]
+    return [failure for failure in failures if failure is not None]

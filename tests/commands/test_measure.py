@@ -1,0 +1,233 @@
+"""Predictions in files of numpy, csv and pyarrow are measured as the library measures arrays."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from overconfident import draw_labels
+from PIL import Image
+
+import mmcalib
+from mmcalib.posthoc import load_scaler
+
+NAMES = ('cat', 'dog', 'cow', 'pig')
+
+
+@pytest.fixture(scope='module')
+def logits():
+    return 2 * np.random.default_rng(0).normal(size=(300, 4))
+
+
+@pytest.fixture(scope='module')
+def labels(logits):
+    return draw_labels(logits / 2, np.random.default_rng(1))
+
+
+@pytest.fixture(scope='module')
+def probs(logits):
+    return torch.as_tensor(logits).softmax(1).numpy()
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch, logits, labels, probs):
+    """Files of one set of predictions, in the folder of a test."""
+    monkeypatch.chdir(tmp_path)
+    np.savez('probs.npz', probs=probs, labels=labels)
+    np.savez('logits.npz', logits=logits, labels=labels)
+    np.savez('both.npz', logits=logits, probs=probs, labels=labels)
+    np.save('probs.npy', probs)
+    np.save('logits.npy', logits)
+    np.save('labels.npy', labels)
+    np.save('groups.npy', np.arange(300) // 3)
+    write_table('names.csv', [f'p_{name}' for name in NAMES], probs, [NAMES[y] for y in labels])
+    order = [2, 0, 3, 1]
+    write_table('numbers.csv', [f'p_{k + 1}' for k in order], probs[:, order], labels + 1)
+    write_table('one.csv', ['p'], probs[:, :1], (labels == 0).astype(int))
+    return tmp_path
+
+
+def write_table(path, headings, columns, labels):
+    with open(path, 'w', newline='') as file:
+        writer = csv.writer(file)
+        writer.writerow(['id', *headings, 'label', 'patient'])
+        for index, (row, label) in enumerate(zip(columns, labels, strict=True)):
+            writer.writerow([index, *row, label, f'patient {index // 3}'])
+
+
+def measured(run, *arguments):
+    """Return the metrics that a command line writes as JSON."""
+    run('measure.py', *arguments, '--json', 'found.json')
+    with open('found.json') as file:
+        return json.load(file)['metrics']
+
+
+COLUMNS = ('--predictions', 'p_*', '--labels', 'label')
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ('probs.npz',),
+        ('logits.npz',),
+        ('both.npz', '--predictions', 'probs'),
+        ('both.npz', '--predictions', 'logits', '--logits'),
+        ('probs.npy', 'labels.npy'),
+        ('logits.npy', 'labels.npy', '--logits'),
+        ('names.csv', *COLUMNS),
+        ('names.csv', '--predictions', *(f'p_{n}' for n in NAMES), '--labels', 'number'),
+        ('numbers.csv', *COLUMNS),
+    ],
+    ids=' '.join,
+)
+def test_measure_files_equal_measure_of_arrays(arguments, run, files, probs, labels):
+    if 'number' in arguments:
+        text = (files / 'names.csv').read_text()
+        for number, name in enumerate(NAMES):
+            text = text.replace(f',{name},', f',{number},')
+        (files / 'names.csv').write_text(text.replace(',label,', ',number,'))
+    expected = mmcalib.measure(probs, labels, ['ECE', 'NLL', 'gap'], interval=0.95)
+    actual = measured(run, *arguments, '--metrics', 'ECE', 'NLL', 'gap')
+    assert actual == pytest.approx(dict(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        ('probs.npy', 'labels.npy', 'groups.npy'),
+        ('names.csv', *COLUMNS, '--groups', 'patient'),
+    ],
+    ids=' '.join,
+)
+def test_measure_groups_are_units_of_intervals(arguments, run, files, probs, labels):
+    groups = np.arange(300) // 3
+    expected = mmcalib.measure(probs, labels, ['NLL'], interval=0.95, groups=groups)
+    assert measured(run, *arguments, '--metrics', 'NLL') == pytest.approx(dict(expected), abs=1e-6)
+
+
+def test_measure_parquet_equals_csv(run, files, probs, labels):
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {f'p_{name}': probs[:, k] for k, name in enumerate(NAMES)}
+    table = pyarrow.table(columns | {'label': [NAMES[y] for y in labels]})
+    parquet.write_table(table, 'names.parquet')
+    expected = measured(run, 'names.csv', *COLUMNS)
+    assert measured(run, 'names.parquet', *COLUMNS) == pytest.approx(expected, abs=1e-9)
+
+
+def test_measure_one_column_shows_ece_of_p_first(run, files, probs, labels):
+    output = run('measure.py', 'one.csv', '--predictions', 'p', '--labels', 'label')
+    rows = output.splitlines()
+    assert rows[2].startswith('ECE of P(y = 1) (%)')
+    expected = mmcalib.measure(probs[:, 0], (labels == 0).astype(int), 'ClasswiseECE')
+    assert f' {expected:.2f} ' in rows[2]
+    assert 'Confidences are too high by' in output
+
+
+@pytest.mark.parametrize(
+    ('limit', 'code'),
+    [('ECE<100', 0), ('accuracy>0', 0), ('ECE<0.1', 1), ('accuracy>100', 1), ('gap_size<0.1', 1)],
+)
+def test_measure_require_decides_exit_status(limit, code, run, files):
+    output = run('measure.py', 'probs.npz', '--require', limit, code=code)
+    assert (f'{limit} is not met: ' in output) == bool(code)
+
+
+def test_measure_require_compares_end_of_interval(run, files, probs, labels):
+    found = mmcalib.measure(probs, labels, ['ECE'], interval=0.95)
+    between = (found['ECE'] + found['ECE_high']) / 2
+    output = run('measure.py', 'probs.npz', '--require', f'ECE<{between}', code=1)
+    assert f'the upper end of its interval is {found["ECE_high"]:.2f}' in output
+    run('measure.py', 'probs.npz', '--require', f'ECE<{found["ECE_high"] + 0.01}')
+
+
+def test_measure_require_nan_is_not_met(run, files, probs, labels):
+    right = probs.argmax(1) == labels
+    np.savez('right.npz', probs=probs[right], labels=labels[right])
+    output = run('measure.py', 'right.npz', '--require', 'AUROC>1', code=1)
+    assert 'AUROC>1 is not met: its value is nan' in output
+
+
+@pytest.mark.parametrize('source', ['probs.npz', 'logits.npz'])
+def test_measure_calibrate_writes_scaler_that_lowers_nll(source, run, files, logits, labels):
+    output = run('measure.py', source, '--calibrate', 'temperature', '--out', 'scaler.json')
+    assert 'Temperature 2.' in output
+    assert 'model' not in output.split('Temperature')[1]
+    after = mmcalib.measure(load_scaler('scaler.json').predict_proba(logits), labels, 'NLL')
+    assert after < mmcalib.measure(torch.as_tensor(logits).softmax(1), labels, 'NLL') - 0.1
+
+
+def test_measure_diagram_is_a_picture(run, files):
+    run('measure.py', 'probs.npz', '--diagram', 'diagram.png')
+    with Image.open('diagram.png') as picture:
+        assert picture.width > 200
+
+
+REFUSED = {
+    'nowhere.npz': 'nowhere.npz cannot be read: No such file',
+    'probs.npy': 'come as predictions, labels',
+    'probs.npz labels.npy': 'got 2 files: give one .npz',
+    'probs.npy labels.npy --labels y': "an .npy file has no names, so 'y' names nothing",
+    'text.txt': 'give .npy, .npz, .csv or .parquet files',
+    'broken.npz': 'broken.npz cannot be read',
+    'objects.npz': "key 'probs' holds Python objects",
+    'both.npz': 'has probs and logits: say which, --predictions probs',
+    'logits.npy labels.npy': 'outside [0, 1], such as',
+    'probs.npz --logits': 'are probabilities, which sum to 1, and no logits: leave --logits out',
+    'names.csv': 'has no column probs or logits: name the predictions by --predictions',
+    'names.csv --predictions q_* --labels label': "no column like 'q_*': it has id, p_cat",
+    'names.csv --predictions p_*': "no column 'labels': name one by --labels; it has id,",
+    'names.csv --predictions p_* --labels patient': "the label 'patient 0', and the predictions",
+    'names.csv --predictions patient --labels label': "'patient 0' in row 1, which is no number",
+    'names.csv --predictions p_* --labels label --groups g': "no column 'g': name one by --groups",
+    'ragged.csv --predictions a --labels b': 'has 2 headings, and 3 cells in row 1',
+    'empty.csv --predictions a --labels b': 'has no rows below its headings',
+    'gaps.csv --predictions a --labels b': "column 'a' has '' in row 2, which is no number",
+    'halves.csv --predictions a --labels b': "column 'b' has the label 0.5",
+    'probs.npz --require ECE3': "'ECE3' is no requirement: give a metric, < or >, and a number",
+    'probs.npz --require ECE<nan': 'is no requirement',
+    'probs.npz --require EEC<3': 'did you mean ECE?',
+    'probs.npz --diagram a.txt': 'name a .png, .pdf, .svg file',
+    'probs.npz --out scaler.json': '--out is for the scaling of --calibrate METHOD',
+    'probs.npz --calibrate temprature': 'did you mean temperature?',
+    'zeros.npz --calibrate temperature': 'put 0.05, half of the smallest positive one, in place',
+}
+
+
+@pytest.mark.parametrize('line', REFUSED)
+def test_measure_mistake_is_one_line(line, run, files):
+    (files / 'text.txt').write_text('text')
+    (files / 'broken.npz').write_bytes(b'PK')
+    (files / 'ragged.csv').write_text('a,b\n1,2,3\n')
+    (files / 'empty.csv').write_text('a,b\n')
+    (files / 'gaps.csv').write_text('a,b\n0.5,1\n,0\n')
+    (files / 'halves.csv').write_text('a,b\n0.5,1\n0.2,0.5\n')
+    np.savez('objects.npz', probs=np.array([None, 1]), labels=np.array([0, 1]))
+    np.savez('zeros.npz', probs=[[0.0, 1.0], [0.1, 0.9], [0.4, 0.6]], labels=[1, 1, 0])
+    output = run('measure.py', *line.split(), code=2)
+    assert REFUSED[line] in output.splitlines()[-1]
+
+
+def test_compare_files_equals_compare_of_arrays(run, files, probs, labels):
+    np.save('half.npy', np.full_like(probs, 0.25))
+    arguments = ('probs.npy', 'half.npy', 'labels.npy', '--json', 'c.json')
+    output = run('compare.py', *arguments)
+    expected = mmcalib.compare(probs, np.full_like(probs, 0.25), labels)
+    assert str(expected) in output
+    failure = run('compare.py', *arguments, '--require', 'NLL<0', code=1)
+    assert 'Of B − A, NLL<0 is not met: the upper end' in failure
+    with open('c.json') as file:
+        assert json.load(file) == expected.to_dict()
+
+
+def test_compare_logits_with_probs_finds_no_difference(run, files):
+    output = run('compare.py', 'probs.npz', 'logits.npz', '--require', 'NLL<0.001')
+    assert 'Not told apart: ECE, NLL, Brier, accuracy.' in output
+
+
+def test_compare_other_labels_refused(run, files, probs, labels):
+    np.savez('other.npz', probs=probs, labels=labels[::-1])
+    assert 'have other labels' in run('compare.py', 'probs.npz', 'other.npz', code=2)
+    assert 'the files of two models' in run('compare.py', 'probs.npz', code=2)
