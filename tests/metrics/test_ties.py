@@ -1,4 +1,7 @@
-"""Predictions with equal probabilities in another order of classes are tied, by every door."""
+"""Predictions with equal probabilities are tied, and in one bin, by every door."""
+
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
+from mmcalib.metrics import StreamingMetrics
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 
 RANKING = ['AUROC', 'AURC']
@@ -147,3 +151,59 @@ def test_ood_scores_of_logits_in_any_order_are_tied(row, score):
     metric = OODMetric([score], ood_index=len(logits))
     metric.process(None, [as_segmented(logits, logits.argmax(dim=0), label)])
     assert metric.evaluate(1)[f'ood/{score}/AUROC'] == pytest.approx(50.0, abs=1e-9)
+
+
+def votes_on_edges(judges):
+    """Return votes of judges for three classes without draws, and labels they are wrong about."""
+    generator = np.random.default_rng(0)
+    votes = generator.multinomial(judges, [0.5, 0.3, 0.2], 300)
+    ordered = np.sort(votes, axis=1)
+    votes = votes[(ordered[:, 0] > 0) & (ordered[:, 2] > ordered[:, 1])][:200]
+    # The gaps alternate, since equal ones would be summed in either of two bins.
+    is_wrong = generator.random(200) < 0.5 * (votes.max(axis=1) % 2)
+    return torch.from_numpy(votes), torch.from_numpy((votes.argmax(axis=1) + is_wrong) % 3)
+
+
+def error_of_votes(votes, correct, judges, num_bins):
+    """Return the ECE in percent, of bins that are computed with integers."""
+    gaps = [0.0] * num_bins
+    for count, is_correct in zip(votes.tolist(), correct.tolist(), strict=True):
+        gaps[max(math.ceil(Fraction(count * num_bins, judges)) - 1, 0)] += (
+            is_correct - count / judges
+        )
+    return 100 * sum(abs(gap) for gap in gaps) / len(votes)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize(('judges', 'num_bins'), [(10, 10), (15, 15), (20, 10), (30, 15)])
+def test_bins_confidences_on_edges_equal_integer_bins_by_every_door(judges, num_bins, dtype):
+    votes, labels = votes_on_edges(judges)
+    conf_votes, predicted = votes.max(dim=1)
+    ece = error_of_votes(conf_votes, predicted == labels, judges, num_bins)
+    by_class = [
+        error_of_votes(votes[:, k], labels == k, judges, num_bins) for k in range(votes.shape[1])
+    ]
+    expected = pytest.approx({'ECE': ece, 'ClasswiseECE': np.mean(by_class)}, abs=1e-4)
+    names = list(expected.expected)
+    probs = (votes.double() / judges).to(dtype)
+    logits = probs.log()
+    label_map = labels.view(1, 10, 20)
+    logit_map = logits.T.reshape(1, 3, 10, 20)
+    stream = StreamingMetrics(names, num_bins=num_bins)
+    stream.update(logit_map, label_map)
+    metric = CalibrationMetric(names, num_bins=num_bins)
+    metric.process(None, [as_segmented(logit_map[0], predicted.view(10, 20), label_map[0])])
+    registered = metric.evaluate(1)
+    with_interval = mmcalib.measure(probs, labels, names, num_bins=num_bins, interval=0.9)
+    values_by_door = {
+        'measure': mmcalib.measure(probs, labels, names, num_bins=num_bins),
+        'interval': {name: with_interval[name] for name in names},
+        'evaluate': mmcalib.evaluate(nn.Identity(), [(logits, labels)], names, num_bins=num_bins),
+        'stream of maps': stream.compute(),
+        'registered': {name: registered[f'calibration/{name}'] for name in names},
+    }
+    for door, values in values_by_door.items():
+        assert values == expected, door
+    tables = mmcalib.measure(probs, labels, names, num_bins=7).statistics.bins(num_bins)
+    count, correct, sum_of_conf = tables
+    assert 100 * (correct - sum_of_conf).abs().sum() / count.sum() == pytest.approx(ece, abs=1e-4)
