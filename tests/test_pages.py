@@ -285,7 +285,7 @@ def test_command_lines_text_has_each_option_and_help():
     """
     text = (ROOT / 'docs/reference/command_lines.txt').read_text('utf-8')
     text_by_tool = {part.split()[0]: ''.join(part.split()) for part in text.split('== ')[1:]}
-    assert len(text_by_tool) == 10
+    assert len(text_by_tool) == 12
     for tool, written in text_by_tool.items():
         for parser in with_subparsers(parser_of(tool)):
             for action in parser._actions:
