@@ -65,8 +65,9 @@ def build_parser() -> ToolParser:
     group.add_argument(
         '--calibration',
         action='store_true',
-        help='measure ECE, AECE, the gap between confidence and accuracy, NLL and Brier score '
-        'with intervals, and draw them; a CalibrationMetric of the config keeps its options',
+        help='measure ECE, AECE, the gap between confidence and accuracy, NLL, Brier score and '
+        'the rates of the classes, of two classes the ECE of P(y = 1) too, with intervals, and '
+        'draw them; a CalibrationMetric of the config keeps its options',
     )
     group.add_argument(
         '--objects',

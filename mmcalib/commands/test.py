@@ -10,12 +10,16 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.runner import Runner
+from torch import nn
 
 from mmcalib.cli.processes import is_first_process
 from mmcalib.cli.test import TestOptions
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.metrics.definitions import find_metric
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.unit_tables import MOST_CLASSES
+from mmcalib.openmmlab.heads import innermost_model, predicted_classes
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric
 from mmcalib.runs.checks import build_data, check_amp, check_run
@@ -28,7 +32,7 @@ from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir, show_
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 
-# Metrics that --calibration adds, and the coverage of their intervals.
+# Metrics that --calibration adds for all heads, and the coverage of their intervals.
 MEASURED_BY_OPTION = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 INTERVAL_COVERAGE = 0.95
 
@@ -112,18 +116,31 @@ def add_metric(runner: Runner, metric: BaseMetric) -> None:
     runner.test_evaluator.metrics.append(metric)
 
 
+def metrics_for_head(model: nn.Module, protocol: str) -> list[str]:
+    """Return the metrics of --calibration: of two classes, those of P(y = 1) too."""
+    names = [*MEASURED_BY_OPTION]
+    if PROTOCOLS[protocol].region is not None:
+        return names  # Pixels that are chosen by their labels have other frequencies.
+    num_classes = predicted_classes(innermost_model(model))
+    if num_classes == 2:
+        names.insert(0, 'ClasswiseECE')
+    # Of more classes the bins are not kept by image, so nothing tells a difference from chance.
+    if num_classes is not None and num_classes <= MOST_CLASSES:
+        names.append('rate_gap')
+    return names
+
+
 def measure_calibration(runner: Runner) -> None:
     """Measure and draw the calibration; a metric of the config keeps its options."""
     metrics = metrics_of_type(runner, CalibrationMetric)
     main_metrics = [metric for metric in metrics if metric.prefix == 'calibration']
+    names = metrics_for_head(runner.model, main_metrics[0].protocol if main_metrics else 'pooled')
     if main_metrics:
         measured = {name for metric in main_metrics for name in metric.metrics}
-        missing = [name for name in MEASURED_BY_OPTION if name not in measured]
+        missing = [name for name in names if name not in measured]
         measure_more(main_metrics[0], missing)
     else:
-        add_metric(
-            runner, CalibrationMetric(MEASURED_BY_OPTION, confidence_interval=INTERVAL_COVERAGE)
-        )
+        add_metric(runner, CalibrationMetric(names, confidence_interval=INTERVAL_COVERAGE))
     if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
         runner.register_hook(ReliabilityDiagramHook(splits=['test']))
 

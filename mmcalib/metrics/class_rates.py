@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,27 +81,35 @@ class ClassRates:
             'standard_errors': self.standard_errors,
         }
 
-    def sentences(self, remedy: str | None = None) -> list[str]:
+    @property
+    def are_binary(self) -> bool:
+        """Whether each is the rate of one of two classes, or of a label that is there or not."""
+        return self.are_of_labels or len(self.probs) == 2
+
+    def sentences(
+        self, remedy: str | None = None, *, names: Sequence[object] | None = None
+    ) -> list[str]:
         """Return a sentence on the classes whose rates differ; none if there are none.
 
         Args:
             remedy: The end of the sentence, a remedy; None for the scalings that mend it.
+            names: Names of the K classes; None for their numbers.
         """
         differing = self.differing
         if not differing:
             return []
-        are_two_classes = len(self.probs) == 2 and not self.are_of_labels
         if remedy is None:
-            method = 'platt' if are_two_classes or self.are_of_labels else 'vector'
+            method = 'platt' if self.are_binary else 'vector'
             remedy = f'a temperature cannot mend that, {method} or auto can'
-        if are_two_classes:
+        if len(self.probs) == (1 if self.are_of_labels else 2):
             return [
-                f'P(y = 1) is {self.probs[1]:.1f} % on average, and {self.frequencies[1]:.1f} % of '
-                f'the labels are 1: {remedy}.'
+                f'P(y = 1) is {self.probs[-1]:.1f} % on average, and {self.frequencies[-1]:.1f} % '
+                f'of the labels are 1: {remedy}.'
             ]
         parts = []
         for index in differing[:MOST_NAMES]:
-            parts.append(f'{index} ({self.probs[index]:.1f} and {self.frequencies[index]:.1f} %)')
+            name = index if names is None else names[index]
+            parts.append(f'{name} ({self.probs[index]:.1f} and {self.frequencies[index]:.1f} %)')
         if len(differing) > MOST_NAMES:
             parts.append(f'{len(differing) - MOST_NAMES} more')
         noun = 'labels' if self.are_of_labels else 'classes'

@@ -15,6 +15,7 @@ GAP = 'calibration/gap'
 ACCURACY = 'calibration/accuracy'
 CONFIDENCE = 'calibration/confidence'
 NLL = 'calibration/NLL'
+CLASSWISE_ECE = 'calibration/ClasswiseECE'
 AUGRC = 'calibration/AUGRC'
 # One of these two says how good a model is; other metrics say how well it is calibrated.
 QUALITIES = (TOP1, MIOU)
@@ -38,10 +39,15 @@ UNITS = {
 }
 
 
-def metric_name(key: str) -> str:
+def metric_name(key: str, *, num_classes: int | None = None) -> str:
     """Return ``top-1`` for ``accuracy/top1``, ``ECE`` for ``calibration/ECE``.
 
     ``OOD AUROC svhn`` for ``ood/svhn/AUROC``.
+
+    Args:
+        key: The key.
+        num_classes: The number of classes, if it is known: of two, ``ClasswiseECE`` is the ECE of
+            the probability of class 1.
     """
     if key.startswith(OOD):
         *sets, figure = key.removeprefix(OOD).split('/')
@@ -49,21 +55,17 @@ def metric_name(key: str) -> str:
     top = f'{ACCURACIES}top'
     if key.startswith(top):
         return f'top-{key.removeprefix(top)}'
-    return key.removeprefix(PREFIX)
+    name = key.removeprefix(PREFIX)
+    return name.replace('ClasswiseECE', 'ECE of P(y = 1)') if num_classes == 2 else name
 
 
 def metric_heading(key: str, *, num_classes: int | None = None) -> str:
     """Return the name of a metric and its unit, such as ``ECE (%)``; alone where none is known.
 
-    Args:
-        key: The key.
-        num_classes: The number of classes, if it is known: of two, ``ClasswiseECE`` is the ECE of
-            the probability of class 1.
+    The arguments are those of :func:`metric_name`.
     """
     unit, _ = unit_and_better(key)
-    name = metric_name(key)
-    if num_classes == 2:
-        name = name.replace('ClasswiseECE', 'ECE of P(y = 1)')
+    name = metric_name(key, num_classes=num_classes)
     return f'{name} ({unit})' if unit else name
 
 

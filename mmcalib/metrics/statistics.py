@@ -15,13 +15,33 @@ from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics.bins import bin_index, equal_mass_bins
 from mmcalib.metrics.calibration_errors import calibration_error
+from mmcalib.metrics.class_rates import ClassRates
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
-from mmcalib.metrics.unit_tables import MOST_CLASSES, UnitTables, tables_by_image
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.unit_tables import (
+    MOST_CLASSES,
+    UnitTables,
+    class_table,
+    sum_rows,
+    tables_by_image,
+)
 from mmcalib.options import check_integer
 from mmcalib.predictions.image_predictions import ImagePredictions
+
+# Tables of statistics that not every metric counts.
+SOMETIMES_COUNTED = (
+    'image_class_bins',
+    'image_label_totals',
+    'class_bins',
+    'probability_bins',
+    'label_bins',
+    'classes',
+    'distance_bins',
+    'objects',
+)
 
 
 def few_class_bins(counts: Counts) -> Tensor | None:
@@ -45,6 +65,9 @@ def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     }
     if few_class_bins(images[0]) is not None:
         tables['image_class_bins'] = torch.stack([image.strata['classes'] for image in images])
+    if 'labels' in images[0].strata:
+        totals = [class_table(image.strata['labels'], 'class_totals') for image in images]
+        tables['image_label_totals'] = torch.stack(totals)
     first = images[0].image
     if 'log_bins' in first:
         tables['image_narrow_bins'] = torch.stack([image.image['log_bins'] for image in images])
@@ -113,6 +136,8 @@ class CalibrationStatistics:
             metric asked for it.
         image_class_bins: ``(n, 3, K, B)`` float64 bins of the probability of each class of each
             image; None for many classes, and if no metric needs them.
+        image_label_totals: ``(n, 3, L)`` float64 count, labels and sum of the probabilities of each
+            of several labels, of each image; None without several labels.
         image_groups: ``(n,)`` int64 indices of the images that the samples are, some of which are
             copies; None if each is another one.
         image_labels: ``(n,)`` int64 labels of classified images, by which two tests know that they
@@ -124,6 +149,8 @@ class CalibrationStatistics:
             not counted.
         probability_bins: ``(3, K, B)`` float64 bins of the probability of each class; None if no
             metric needs them, and for many classes.
+        label_bins: ``(3, L, B)`` float64 bins of the probability of each of several labels, which
+            the other bins pool; None without several labels.
         of_class: The class whose probability the bins are of; None for that of the predicted class.
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64 bins of the pixels in each range of distance from a
@@ -139,11 +166,13 @@ class CalibrationStatistics:
     image_bins: Tensor | None = None
     image_sums: Tensor | None = None
     image_class_bins: Tensor | None = None
+    image_label_totals: Tensor | None = None
     image_groups: Tensor | None = None
     image_labels: Tensor | None = None
     image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None
     probability_bins: Tensor | None = None
+    label_bins: Tensor | None = None
     of_class: int | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
@@ -167,10 +196,32 @@ class CalibrationStatistics:
         tables = UnitTables(self.image_bins, sums, self.image_class_bins)
         return tables if self.image_groups is None else tables.sum_by(self.image_groups)
 
+    def class_rates(self) -> ClassRates | None:
+        """Return mean probability and frequency of each class, or of each of several labels.
+
+        Returns:
+            The rates; None if the bins of the classes are not known, and of a part of the pixels
+            that is chosen by their labels, whose frequencies are not those of a use.
+        """
+        if not self.num_predictions or PROTOCOLS[self.protocol].region is not None:
+            return None
+        if self.image_label_totals is not None:
+            totals = self.image_label_totals
+            if self.image_groups is not None:
+                totals = sum_rows(totals, self.image_groups)
+            has_predictions = totals[:, 0].sum(dim=1) > 0
+            return ClassRates.from_totals(totals[has_predictions], are_of_labels=True)
+        if self.probability_bins is None:
+            return None
+        tables = self.unit_tables()
+        if tables is None or tables.class_bins is None:
+            return ClassRates.from_totals(class_table(self.probability_bins, 'class_totals')[None])
+        return ClassRates.from_totals(tables.filled().table('class_totals'))
+
     def complete(self, other: CalibrationStatistics) -> None:
         """Add the metrics and tables that another metric with the same options has measured."""
         self.metrics |= other.metrics
-        for name in ('class_bins', 'probability_bins', 'classes', 'distance_bins', 'objects'):
+        for name in SOMETIMES_COUNTED:
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 

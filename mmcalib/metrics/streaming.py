@@ -333,7 +333,8 @@ class StreamingMetrics:
             probability_bins=few_class_bins(whole),
         )
         class_totals = None
-        if 'classes' in whole.strata:
+        # Pixels that are chosen by their labels have other frequencies than those in use.
+        if 'classes' in whole.strata and self.protocol.region is None:
             class_totals = class_table(whole.strata['classes'], 'class_totals')[None]
         if self.interval is None:
             rates = None if class_totals is None else ClassRates.from_totals(class_totals)
@@ -341,7 +342,7 @@ class StreamingMetrics:
         tables = self._unit_tables(tables_by_rank, groups)
         ends = self.protocol.intervals(self.names, units, tables, coverage=self.interval)
         tables = tables.filled()
-        if tables.class_bins is not None:
+        if tables.class_bins is not None and class_totals is not None:
             class_totals = tables.table('class_totals')
         num_units = len(tables.bins)
         unit = 'prediction'

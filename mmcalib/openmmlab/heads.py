@@ -49,6 +49,24 @@ def label_ignored_by_head(model: nn.Module) -> int:
     return IGNORE_INDEX if ignore_index is None else ignore_index
 
 
+def innermost_model(model: nn.Module) -> nn.Module:
+    """Return the model that several processes or views wrap."""
+    while hasattr(model, 'module'):
+        model = model.module
+    return model
+
+
+def predicted_classes(model: nn.Module) -> int | None:
+    """Return the number of classes that a prediction chooses from; None if it is not known.
+
+    It is two of one logit before a sigmoid, and of each of several labels.
+    """
+    head = find_head(model)
+    if takes_several_labels(head) or getattr(head, 'out_channels', None) == 1:
+        return 2
+    return classes_of_head(model)
+
+
 def has_several_labels(model: nn.Module) -> bool:
     """Return whether a classifier predicts each class by a sigmoid of its own."""
     return takes_several_labels(find_head(model))

@@ -85,7 +85,7 @@ def table_of_runs(table: Table) -> TextTable:
     headings = ['loss', 'runs']
     rows = [[row.label, str(len(row.runs))] for row in table.rows]
     for key in table.columns:
-        headings.append(metric_heading(key))
+        headings.append(metric_heading(key, num_classes=table.num_classes))
         for row, cells in zip(table.rows, rows, strict=True):
             cells.append(_measured_cell(row, key))
         if key in published_keys:

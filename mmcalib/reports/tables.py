@@ -14,6 +14,7 @@ from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.reports.row_labels import differing_settings, distinct_names, flatten, key_and_value
 from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import CONTENT, checkpoint_paths, digest
+from mmcalib.runs.test_summary import rate_sentences
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
@@ -41,12 +42,16 @@ class Row:
 
 @dataclass
 class Table:
-    """Losses as rows, on one data set and network; excluded runs are in the notes."""
+    """Losses as rows, on one data set and network; excluded runs are in the notes.
+
+    `num_classes` is the number of classes that a prediction chooses from, None if it is not known.
+    """
 
     name: str
     columns: list[str]
     rows: list[Row]
     notes: list[str]
+    num_classes: int | None = None
 
 
 def tables_from_runs(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Table]:
@@ -120,12 +125,17 @@ def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
     if entry is not None:
         title = f'{title} ({entry["title"]})'
         notes += _add_published_values(rows, entry, compared[0])
-    columns = metric_columns(key for row in rows for run in row.runs for key in run.metrics)
+    known_numbers = {run.record.num_classes for run in compared} - {None}
+    num_classes = known_numbers.pop() if len(known_numbers) == 1 else None
+    columns = metric_columns(
+        (key for row in rows for run in row.runs for key in run.metrics), num_classes=num_classes
+    )
     notes += exclusions
+    notes += _notes_of_rates(rows)
     notes += _notes_of_non_finite(rows, columns)
     notes += _notes_of_untold_losses(rows)
     notes += _notes_of_early_stops(rows)
-    return Table(title, columns, rows, notes)
+    return Table(title, columns, rows, notes, num_classes)
 
 
 def _published_entry(runs: Sequence[TestedRun]) -> dict | None:
@@ -147,6 +157,22 @@ def _add_published_values(rows: Sequence[Row], entry: dict, run: TestedRun) -> l
         row.paper = entry['values'].get(loss, {})
     published_runs = [row.runs[0] for row in rows if row.paper]
     return paper_numbers.remarks(entry, published_runs) if published_runs else []
+
+
+def _notes_of_rates(rows: Sequence[Row]) -> list[str]:
+    """Return a note for each row whose classes are not predicted as often as they occur.
+
+    It is of the first such run of the row.
+    """
+    notes = []
+    for row in rows:
+        for run in row.runs:
+            sentences = rate_sentences(run.record)
+            if sentences and not run.kind:
+                path = '' if len(row.runs) == 1 else f', {run.path}'
+                notes.append(f'{row.label}{path}: {" ".join(sentences)}')
+                break
+    return notes
 
 
 def _notes_of_non_finite(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,7 +16,14 @@ from torch import Tensor
 
 from mmcalib import __version__
 from mmcalib.errors import UserError
-from mmcalib.files import RESULTS, STATISTICS, experiment_name, file_name_for_split, whole_file
+from mmcalib.files import (
+    RESULTS,
+    STATISTICS,
+    experiment_name,
+    file_name_for_split,
+    whole_file,
+    without_nan,
+)
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
@@ -110,6 +118,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         evaluation=evaluation,
         metrics=metrics,
         strata=stratum_tables(statistics),
+        rates=rate_tables(statistics, tested_classes(runner)),
         fitted_images=fitted_images,
         date=datetime.now(timezone.utc).isoformat(timespec='microseconds'),
         version=__version__,
@@ -313,6 +322,30 @@ def stratum_tables(statistics: Mapping[str, CalibrationStatistics]) -> dict:
             per_distance[name] = {'pixels': list(RANGE_NAMES), **columns}
     strata = {'per_class': per_class, 'per_distance': per_distance}
     return {key: tables for key, tables in strata.items() if tables}
+
+
+def rate_tables(
+    statistics: Mapping[str, CalibrationStatistics], classes: Sequence[str]
+) -> dict[str, dict]:
+    """Return the mean probability and the frequency of each class, where they are known.
+
+    Args:
+        statistics: See :func:`stratum_tables`.
+        classes: Names of the classes of the data.
+
+    Returns:
+        By the name of the file of statistics the lists ``classes``, ``probs``, ``frequencies`` and
+        ``standard_errors``, which are of each of several labels if ``are_of_labels``. None stands
+        for what is not known.
+    """
+    tables = {}
+    for name, metric_statistics in statistics.items():
+        rates = metric_statistics.class_rates()
+        if rates is not None:
+            num_classes = len(rates.probs)
+            names = classes if len(classes) == num_classes else range(num_classes)
+            tables[name] = {'classes': [*names], **without_nan(asdict(rates))}
+    return tables
 
 
 def stratum_columns(bins: Tensor) -> dict[str, list]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
@@ -13,6 +14,7 @@ from textwrap import shorten
 
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
+from mmcalib.metrics.class_rates import ClassRates
 
 # Keys that tell a member from others, wherever its file lies.
 IDENTITY_KEYS = ('seed', 'epoch', 'digest', 'network')
@@ -62,6 +64,13 @@ EVALUATION = {
 }
 COLUMN = [(Real, None)]
 STRATUM = {'ECE': COLUMN, 'accuracy': COLUMN, 'confidence': COLUMN, 'count': [Real]}
+RATES = {
+    'classes': list,
+    'probs': COLUMN,
+    'frequencies': COLUMN,
+    'standard_errors': COLUMN,
+    'are_of_labels': bool,
+}
 SHAPE = {
     'experiment': str,
     'split': str,
@@ -72,6 +81,7 @@ SHAPE = {
         'per_class?': {'*': {'classes': list, **STRATUM}},
         'per_distance?': {'*': {'pixels': list, **STRATUM}},
     },
+    'rates?': {'*': RATES},
     'fitted_images?': (int, None),
     'date?': str,
     'version?': str,
@@ -91,6 +101,8 @@ class Record:
         metrics: Figures by key.
         strata: Figures ``per_class`` and ``per_distance``, where they were measured, see
             :func:`mmcalib.runs.evaluation.stratum_tables`.
+        rates: Mean probability and frequency of each class, in percent, by the name of the file of
+            statistics, mostly ``calibration``; see :func:`mmcalib.runs.evaluation.rate_tables`.
         fitted_images: Number of the tested images that a scaling of the model was fitted to, on
             which figures are too good; None if it is not known.
         date: Time of the test in UTC, so that the order of dates is that of tests.
@@ -103,6 +115,7 @@ class Record:
     evaluation: dict
     metrics: dict
     strata: dict = field(default_factory=dict)
+    rates: dict = field(default_factory=dict)
     fitted_images: int | None = None
     date: str = ''
     version: str = ''
@@ -135,6 +148,25 @@ class Record:
         return first if all(other == first for other in others) else None
 
     @property
+    def class_rates(self) -> ClassRates | None:
+        """Mean probability and frequency of each class; None if they were not measured."""
+        table = self.rates.get('calibration')
+        if table is None:
+            return None
+        columns = {}
+        for name in ('probs', 'frequencies', 'standard_errors'):
+            columns[name] = [math.nan if value is None else value for value in table[name]]
+        return ClassRates(**columns, are_of_labels=table['are_of_labels'])
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes that a prediction chooses from; None if it is not known."""
+        rates = self.class_rates
+        if rates is None:
+            return None
+        return 2 if rates.are_binary else len(rates.probs)
+
+    @property
     def limit(self) -> int | None:
         """Number of samples of a smoke run: of the test, of a training or of a calibration."""
         parts = [self.evaluation, self.model['calibration']]
@@ -164,10 +196,14 @@ class Record:
             check_shape(content, SHAPE)
             if not content['model']['members']:
                 raise TypeError('model.members is empty')
+            tables_by_place = {'rates': content.get('rates', {})}
             for name in ('per_class', 'per_distance'):
-                for table in content.get('strata', {}).get(name, {}).values():
-                    if len({len(column) for column in table.values()}) > 1:
-                        raise TypeError(f'strata.{name} has columns of several lengths')
+                tables_by_place[f'strata.{name}'] = content.get('strata', {}).get(name, {})
+            for place, tables in tables_by_place.items():
+                for table in tables.values():
+                    columns = [column for column in table.values() if isinstance(column, list)]
+                    if len({len(column) for column in columns}) > 1:
+                        raise TypeError(f'{place} has columns of several lengths')
             return cls(**content)
         except (RecursionError, TypeError, ValueError) as error:
             raise UserError(f'{path} is no record of a test ({error}): test again') from error

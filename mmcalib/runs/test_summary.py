@@ -33,7 +33,7 @@ def test_summary(record: Record, statistics: CalibrationStatistics | None = None
         statistics = None
     if statistics is not None and keys.GAP not in metrics:
         metrics |= measured_gap(statistics)
-    toolbox_rows, calibration_rows = metric_rows(metrics)
+    toolbox_rows, calibration_rows = metric_rows(metrics, record.num_classes)
     if statistics is not None:
         calibration_rows = counted_rows(metrics, statistics) | calibration_rows
     if keys.ACCURACY in calibration_rows:
@@ -54,23 +54,58 @@ def test_summary(record: Record, statistics: CalibrationStatistics | None = None
     if not rows:
         return [heading(record), NO_VALUES]
     table = TextTable(headings=(), rows=rows, alignment='lrl')
-    return [heading(record), *table.write().splitlines()]
+    return [heading(record), *table.write().splitlines(), *rate_sentences(record)]
 
 
 test_summary.__test__ = False  # pytest would take it for a test.
 
 
-def metric_rows(metrics: Mapping) -> tuple[dict[str, Row], dict[str, Row]]:
-    """Return the rows of the toolboxes' metrics, and those of ours, by their keys."""
+def rate_sentences(record: Record) -> list[str]:
+    """Return which classes a tested model predicts more or less often than they occur."""
+    rates = record.class_rates
+    if rates is None:
+        return []
+    remedy = None
+    if has_shift(record.model):
+        remedy = 'the scaling has not seen these frequencies, so fit it to data like those in use'
+    return rates.sentences(remedy, names=record.rates['calibration']['classes'])
+
+
+def has_shift(model: Mapping) -> bool:
+    """Return whether all members of a model have a scaling that shifts the log-odds of classes."""
+    calibrations = [member['calibration'] for member in model['members']]
+    if not all(calibrations):
+        return False
+    from mmcalib.posthoc.methods import SCALERS  # scikit-learn takes 0.8 s to import
+
+    for calibration in calibrations:
+        scalers = [SCALERS[name]() for name in calibration['methods'] if name in SCALERS]
+        if not any(scaler.has_shift for scaler in scalers):
+            return False
+    return True
+
+
+def metric_rows(
+    metrics: Mapping, num_classes: int | None = None
+) -> tuple[dict[str, Row], dict[str, Row]]:
+    """Return the rows of the toolboxes' metrics, and those of ours, by their keys.
+
+    Of two classes, the error of P(y = 1) is the first of ours.
+    """
     interval_keys = {f'{key}{end}' for key in metrics for end in keys.INTERVAL}
     toolbox_rows = {}
     calibration_rows = {}
-    for key, value in metrics.items():
-        text = value_text(key, value)
+    keys_in_order = [*metrics]
+    if num_classes == 2 and keys.CLASSWISE_ECE in metrics:
+        keys_in_order.remove(keys.CLASSWISE_ECE)
+        keys_in_order.insert(0, keys.CLASSWISE_ECE)
+    for key in keys_in_order:
+        text = value_text(key, metrics[key])
         if not key.startswith(keys.PREFIX):
             toolbox_rows[key] = (key, text, '')
         elif key not in interval_keys:
-            calibration_rows[key] = (keys.metric_name(key), text, interval_remark(metrics, key))
+            name = keys.metric_name(key, num_classes=num_classes)
+            calibration_rows[key] = (name, text, interval_remark(metrics, key))
     return toolbox_rows, calibration_rows
 
 

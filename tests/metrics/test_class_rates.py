@@ -149,3 +149,22 @@ def test_rates_sentence_of_several_classes_names_those_that_differ():
     (sentence,) = rates.sentences()
     assert 'of the classes 0 (50.0 and 40.0 %), 2 (20.0 and 29.5 %)' in sentence
     assert 'vector or auto' in sentence
+
+
+def test_rates_of_pixels_chosen_by_their_labels_are_not_told():
+    logits, labels = weighted_sigmoid(num_images=5_000)
+    maps = [logits.view(50, 1, 10, 10), labels.view(50, 10, 10)]
+    measured = {}
+    for protocol in ('pooled', 'foreground'):
+        stream = StreamingMetrics(['ClasswiseECE'], interval=0.95, protocol=protocol)
+        stream.update(*maps)
+        measured[protocol] = stream.compute()
+    assert sorted(measured['pooled'].rates.differing) == [0, 1]
+    assert measured['foreground'].rates is None
+    assert 'P(y = 1) is' not in str(measured['foreground'])
+
+
+def test_rates_of_one_label_are_those_of_class_1():
+    rates = ClassRates([42.0], [26.0], [1.0], are_of_labels=True)
+    (sentence,) = rates.sentences()
+    assert sentence.startswith('P(y = 1) is 42.0 % on average, and 26.0 % of the labels are 1')

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib.openmmlab.heads import has_several_labels, label_ignored_by_head
+from mmcalib.openmmlab.heads import has_several_labels, innermost_model, label_ignored_by_head
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 
@@ -47,8 +47,7 @@ def set_head_options(model: nn.Module, metrics: Iterable[BaseMetric]) -> int:
     Returns:
         The ignored label of the first CalibrationMetric; without one, that of the head.
     """
-    while hasattr(model, 'module'):  # Several processes and views wrap the model.
-        model = model.module
+    model = innermost_model(model)
     head_label = label_ignored_by_head(model)
     counted_labels = []
     for metric in metrics:

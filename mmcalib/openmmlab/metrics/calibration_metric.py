@@ -13,6 +13,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.errors import UserError
+from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import NAMES, find_metric
 from mmcalib.metrics.intervals import check_interval
@@ -56,7 +57,7 @@ class CalibrationMetric(ListMetric):
       are counted in fine bins; docs/concepts/estimators.md says how little that changes.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class; of two
       classes the ECE of P(y = 1). ``rate_gap``: largest difference of a class's mean probability
-      from its frequency.
+      from its frequency. Of several labels, both are of all labels together.
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
       bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
       what noise adds to it; ``smECE``, smooth ECE, which has no bins.
@@ -185,7 +186,7 @@ class CalibrationMetric(ListMetric):
         """Return the counts of one map, or of the labels of one image."""
         region = PROTOCOLS[self.protocol].region
         labels = predictions.labels[0]
-        required = self.required
+        required = self._required_statistics(predictions.num_classes)
         if region is None:
             required = required | {'ignored_conf'}
             counted = predictions
@@ -206,9 +207,20 @@ class CalibrationMetric(ListMetric):
             is_map=predictions.are_maps,
             rounded=self.has_many,
         )
+        if outcomes.class_bins is not None and predictions.several_labels:
+            counts.strata['labels'] = bins_of_labels(counted, self.num_bins)
         if self.per_object:
             counts.image['objects'] = self._objects(predictions)
         return counts
+
+    def _required_statistics(self, num_classes: int) -> set[str]:
+        """Return the names of the statistics to count, of two classes the bins of P(y = 1) too.
+
+        Not of a part of the pixels that is chosen by their labels, where the rates mean nothing.
+        """
+        if num_classes == 2 and PROTOCOLS[self.protocol].region is None:
+            return self.required | {'class_bins'}
+        return self.required
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
@@ -255,7 +267,8 @@ class CalibrationMetric(ListMetric):
         predictions = predictions_from_probabilities(
             torch.from_numpy(np.stack(scores)), torch.tensor(labels, device='cpu')
         )
-        outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=self.required)
+        required = self._required_statistics(predictions.num_classes)
+        outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=required)
         strata = self._strata_by_class(outcomes, predictions.num_classes)
         counts = count_outcomes(outcomes, self.num_bins, strata=strata)
         return counts, tables_of_classified(predictions, outcomes, self.num_bins)
@@ -299,6 +312,7 @@ class CalibrationMetric(ListMetric):
             narrow_bins=whole.condensed_table(),
             class_bins=class_bins,
             probability_bins=few_class_bins(whole),
+            label_bins=whole.strata.get('labels'),
             classes=class_names,
             distance_bins=whole.strata.get('distance'),
             **image_tables,
@@ -341,6 +355,17 @@ class CalibrationMetric(ListMetric):
         if options:
             text = ', '.join(f'{name}={value!r}' for name, value in options.items())
             raise UserError(f'{text} is for segmentation, not for a classifier: leave it out')
+
+
+def bins_of_labels(predictions: ImagePredictions, num_bins: int) -> Tensor:
+    """Return the ``(3, L, B)`` bins of the probability of each of several labels."""
+    valid = predictions.valid
+    num_labels = valid.shape[1]
+    probs = predictions.class_probabilities()[:, 1][valid].cpu()
+    is_label = (predictions.labels == 1)[valid].cpu()
+    label_index = torch.arange(num_labels, device='cpu').expand(valid.shape)[valid.cpu()]
+    position = label_index * num_bins + bin_index(probs, num_bins)
+    return bin_table(position, probs, is_label, num_labels, num_bins)
 
 
 @METRICS.register_module()

@@ -1,0 +1,184 @@
+"""Heads with one sigmoid, of one or several labels, by every tool: the probability of class 1."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmcv.transforms import BaseTransform
+from mmengine.registry import TRANSFORMS
+from overconfident_checkpoints import DIGITS, SCENES, load, write_checkpoint
+
+from mmcalib.metrics import measure
+
+NAMES = ['ClasswiseECE', 'rate_gap']
+KEYS = [f'calibration/{name}{end}' for name in NAMES for end in ('', '_low', '_high')]
+FEW = [f'{split}_dataloader.dataset.indices' for split in ('val', 'test')]
+
+
+@TRANSFORMS.register_module(force=True)
+class ToStroke(BaseTransform):
+    """Make one foreground class of all digits."""
+
+    def transform(self, results):
+        mask = results['gt_seg_map']
+        mask[(mask > 1) & (mask < 255)] = 1
+        return results
+
+
+BINARY = f"""
+_base_ = '{SCENES}'
+model = dict(decode_head=dict(num_classes=2, out_channels={{}}, threshold=0.4,
+    loss_decode=dict(use_sigmoid={{}})))
+pipeline = [dict(type='ToStroke'), dict(type='PackSegInputs')]
+two = dict(classes=('background', 'stroke'), palette=[[0, 0, 0], [255, 255, 255]])
+train_dataloader = dict(dataset=dict(pipeline=pipeline, metainfo=two))
+val_dataloader = dict(dataset=dict(indices=12, pipeline=pipeline, metainfo=two))
+test_dataloader = dict(dataset=dict(indices=12, pipeline=pipeline, metainfo=two))
+"""
+LABELS = f"""
+_base_ = '{DIGITS}'
+model = dict(head=dict(_delete_=True, type='MultiLabelLinearClsHead', in_channels=128,
+    num_classes=10, loss=dict(type='CrossEntropyLoss', use_sigmoid=True)))
+val_dataloader = dict(dataset=dict(indices=300))
+test_dataloader = dict(dataset=dict(indices=300))
+val_evaluator = [dict(type='MultiLabelMetric', average='macro')]
+test_evaluator = val_evaluator
+"""
+CLASSES = f"""
+_base_ = '{DIGITS}'
+val_dataloader = dict(dataset=dict(indices=300))
+test_dataloader = dict(dataset=dict(indices=300))
+"""
+HEADS = {
+    'binary': (BINARY.format(1, True), 'decode_head.conv_seg', 8),
+    'two logits': (BINARY.format(2, False), 'decode_head.conv_seg', 8),
+    'labels': (LABELS, 'head.fc', 200),
+    'classes': (CLASSES, 'head.fc', 200),
+}
+
+
+@pytest.fixture(scope='module')
+def heads(tmp_path_factory):
+    """A folder with a config and a checkpoint of each head, shifted as class weights shift it."""
+    folder = tmp_path_factory.mktemp('heads')
+    for name, (config, layer, num_images) in HEADS.items():
+        stem = name.replace(' ', '_')
+        (folder / f'{stem}.py').write_text(config)
+        trained_config = DIGITS if layer == 'head.fc' else folder / f'{stem}.py'
+        path = write_checkpoint(folder / f'{stem}.pth', trained_config, layer, num_images)
+        content = load(path)
+        weight = content['state_dict'][f'{layer}.weight']
+        weight /= 8
+        bias = content['state_dict'][f'{layer}.bias']
+        bias /= 8
+        if name == 'labels':
+            bias[[2, 7]] += 2.0
+        else:
+            bias[-1] += 1.5
+        torch.save(content, path)
+    return folder
+
+
+@pytest.fixture
+def run_folder(heads):
+    return heads
+
+
+def test_head(run, name, *options, checkpoint=None):
+    """Test a head with --calibration; return the record, the printed lines and the predictions."""
+    stem = name.replace(' ', '_')
+    work_dir = f'test_{stem}'
+    output = run(
+        'test.py',
+        f'{stem}.py',
+        checkpoint or f'{stem}.pth',
+        *('--calibration', '--work-dir', work_dir, '--out', 'out.pkl', *options),
+    )
+    record = json.loads(Path(work_dir, 'results.json').read_text())
+    return record, output, pickle.loads(Path('out.pkl').read_bytes())
+
+
+test_head.__test__ = False
+
+
+def probability_maps(samples):
+    """Return P(y = 1) and labels of mmseg's samples, ``(N, H, W)`` each."""
+    probs = []
+    labels = []
+    for sample in samples:
+        scores = sample['seg_logits']['data']
+        probs.append(scores[0] if len(scores) == 1 else scores.softmax(0)[1])
+        labels.append(sample['gt_sem_seg']['data'][0].long())
+    return torch.stack(probs)[:, None], torch.stack(labels)
+
+
+@pytest.mark.parametrize('name', ['binary', 'two logits'])
+def test_test_two_classes_shows_p_of_1_first_and_its_rate(run, name):
+    record, output, samples = test_head(run, name)
+    probs, labels = probability_maps(samples)
+    expected = measure(probs, labels, NAMES, interval=0.95, ignore_index=255)
+    for key in KEYS:
+        assert record['metrics'][key] == pytest.approx(expected[key.split('/')[1]], abs=1e-3)
+    (sentence,) = expected.rates.sentences()
+    assert sentence in output
+    assert sentence.startswith('P(y = 1) is ')
+    assert sentence.endswith('a temperature cannot mend that, platt or auto can.')
+    rates = record['rates']['calibration']
+    assert rates['classes'] == ['background', 'stroke']
+    assert rates['probs'] == pytest.approx(expected.rates.probs, abs=1e-4)
+    assert rates['frequencies'] == pytest.approx(expected.rates.frequencies)
+    rows = [line.split('  ')[0] for line in output.splitlines()]
+    assert 0 < rows.index('ECE of P(y = 1)') < rows.index('ECE') < rows.index('rate_gap')
+    report = run('report.py', f'test_{name.replace(" ", "_")}')
+    assert report.index('ECE of P(y = 1) (%)') < report.index(' ECE (%)')
+    assert sentence in report
+
+
+def test_test_several_labels_names_those_whose_rates_differ(run):
+    record, output, samples = test_head(run, 'labels')
+    scores = torch.stack([sample['pred_score'] for sample in samples])
+    present = torch.zeros_like(scores)
+    for row, sample in enumerate(samples):
+        present[row, sample['gt_label']] = 1
+    rates = record['rates']['calibration']
+    assert rates['are_of_labels']
+    assert rates['probs'] == pytest.approx((100 * scores.mean(0)).tolist(), abs=1e-3)
+    assert rates['frequencies'] == pytest.approx((100 * present.mean(0)).tolist(), abs=1e-3)
+    gaps = 100 * (scores - present)
+    expected_errors = (gaps.std(0) / len(samples) ** 0.5).tolist()
+    assert rates['standard_errors'] == pytest.approx(expected_errors, rel=1e-3)
+    sentence = next(line for line in output.splitlines() if 'frequency of the labels' in line)
+    assert ' 2 (' in sentence
+    assert ' 7 (' in sentence
+    assert sentence.endswith('a temperature cannot mend that, platt or auto can.')
+    pooled = measure(scores.flatten(), present.flatten().long(), NAMES)
+    for name in NAMES:
+        assert record['metrics'][f'calibration/{name}'] == pytest.approx(pooled[name], abs=1e-3)
+    rows = [line.split('  ')[0] for line in output.splitlines()]
+    assert 0 < rows.index('ECE of P(y = 1)') < rows.index('ECE')
+
+
+def test_test_classes_names_the_one_whose_rate_differs(run):
+    record, output, samples = test_head(run, 'classes')
+    probs = np.stack([sample['pred_score'] for sample in samples])
+    labels = np.array([int(sample['gt_label']) for sample in samples])
+    expected = measure(probs, labels, NAMES, interval=0.95)
+    assert record['metrics']['calibration/rate_gap'] == pytest.approx(expected['rate_gap'])
+    assert 'calibration/ClasswiseECE' not in record['metrics']
+    (sentence,) = expected.rates.sentences()
+    assert sentence in output
+    assert ' 9 (' in sentence
+    assert sentence.endswith('a temperature cannot mend that, vector or auto can.')
+
+
+def test_test_protocol_of_the_foreground_has_no_rates(run):
+    config = "_base_ = 'binary.py'\ntest_evaluator = [dict(type='ECE', protocol='foreground')]\n"
+    Path('foreground.py').write_text(config)
+    record, output, _ = test_head(run, 'foreground', checkpoint='binary.pth')
+    assert record['rates'] == {}
+    assert 'calibration/Brier' in record['metrics']
+    assert 'calibration/rate_gap' not in record['metrics']
+    assert 'P(y = 1)' not in output
