@@ -1,9 +1,11 @@
-"""Names that users choose, of classes, files and runs, as part of a line of text."""
+"""Names as part of a line of text: of classes, files and runs, and of the commands."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 # A name may have characters that end a line or cannot be encoded.
 UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
@@ -14,6 +16,19 @@ MOST_NAMES = 5
 def printable(text: str) -> str:
     r"""Return a text in one line: a character that cannot be printed is escaped, as in \n."""
     return UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def command_text(name: str) -> str:
+    """Return a command as its user can run it: ``mmcalib test``, or ``tools/test.py``.
+
+    The file stands beside the one that runs, and is named by the folder that this one was named by.
+    """
+    script = Path(sys.argv[0])
+    stem = {'robustness': 'test_robustness'}.get(name, name).replace('-', '_')
+    file = script.absolute().with_name(f'{stem}.py')
+    if script.suffix == '.py' and file.parent.name == 'tools' and file.is_file():
+        return str(script.with_name(file.name))
+    return f'mmcalib {name}'
 
 
 def unlabelled_sentence(classes: Sequence[object]) -> str:

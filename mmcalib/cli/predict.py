@@ -1,7 +1,7 @@
 """Predict images without labels: classes, confidences, and the accuracy to expect.
 
 Run the same command again to continue where it stopped. On several GPUs or processes:
-python tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
+torchrun --nproc_per_node=GPUS -m mmcalib predict … --launcher pytorch
 """
 
 from __future__ import annotations

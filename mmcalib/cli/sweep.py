@@ -103,7 +103,7 @@ def build_parser() -> ToolParser:
     )
     add_limit_argument(group, 'train each value for one epoch on N samples of each split')
     group.add_argument('--amp', action='store_true', help='train in mixed precision (GPU only)')
-    group.add_argument('--auto-scale-lr', action='store_true', help='as in tools/train.py')
+    group.add_argument('--auto-scale-lr', action='store_true', help='as in the command train')
     group.add_argument(
         '--cfg-options',
         nargs='+',

@@ -72,8 +72,7 @@ def build_parser() -> ToolParser:
     group.add_argument(
         '--objects',
         action='store_true',
-        help='also count each class and each object, as tools/predict.py needs for the scores of '
-        'objects',
+        help='also count each class and each object, as predict needs for the scores of objects',
     )
     add_evaluation_argument(group)
     add_split_argument(group)

@@ -17,7 +17,7 @@ KIND_DESCRIPTIONS = {
     'maps': 'confidence maps: the images that all runs have drawn, below one another',
     'worst': 'confidence maps: the worst-calibrated images of each run',
     'images': 'images in the order of their scores, from the .csv file of an ImageScoreMetric',
-    'robustness': 'tests on corrupted images, from the work dirs of tools/test_robustness.py',
+    'robustness': 'tests on corrupted images, from the work dirs of the command robustness',
 }
 
 

@@ -20,8 +20,13 @@ from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.model_inputs import forward_signature
 from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
 from mmcalib.tensors import at_least_single, on_float64_device
+from mmcalib.texts import command_text
 
-REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
+
+def remedy() -> str:
+    """Return what to do about a model and a calibration that do not fit."""
+    tool = command_text('calibrate')
+    return f'test the config and the checkpoint that {tool} wrote beside each other'
 
 
 def build_scaling(
@@ -113,12 +118,14 @@ class AttachedScaling(nn.Module):
         learned = {name: value.to(values.device) for name, value in self.named_buffers()}
         learned.pop('about', None)
         if not learned:
-            raise UserError(f'the model has a calibration, but its checkpoint holds none: {REMEDY}')
+            raise UserError(
+                f'the model has a calibration, but its checkpoint holds none: {remedy()}'
+            )
         num_logits = logits.shape[1]
         if self.num_logits not in (None, num_logits):
             raise UserError(
                 f'the calibration is of {self.num_logits} logits of a prediction, and the model '
-                f'has {num_logits}: {REMEDY}'
+                f'has {num_logits}: {remedy()}'
             )
         scaled = self.scaler.apply(values.double(), **learned)
         return scaled.to(at_least_single(logits).dtype).to(logits.device)
@@ -136,7 +143,7 @@ class AttachedScaling(nn.Module):
             self.scaler.check_learned(learned)
         except ValueError as error:
             raise UserError(
-                f'the scaling in the checkpoint is not that of the config: {error}: {REMEDY}'
+                f'the scaling in the checkpoint is not that of the config: {error}: {remedy()}'
             ) from error
         self.num_logits = description['num_logits']
         for name, value in learned.items():
@@ -173,7 +180,7 @@ class AttachedScalingPerLabel(nn.ModuleList):
         if num_labels != len(self):
             raise UserError(
                 f'the calibration is of {len(self)} labels, and the model has {num_labels}: '
-                f'{REMEDY}'
+                f'{remedy()}'
             )
         columns = logits.split(1, dim=-1)
         scaled = [scaling(column) for scaling, column in zip(self, columns, strict=True)]

@@ -20,12 +20,11 @@ from mmcalib.reports.contents import unify_data
 from mmcalib.reports.row_labels import differing_settings
 from mmcalib.runs.labels import record_label
 from mmcalib.runs.record import CONTENT, Record
-from mmcalib.texts import printable
+from mmcalib.texts import command_text, printable
 
 # These are compared whatever the tests have printed, since bins and sums of images have them.
 ALWAYS_COMPARED = ('accuracy', 'gap', 'NLL')
 NEED_SUMS = ('NLL', 'Brier')
-TEST_AGAIN = 'test again with tools/test.py CONFIG CHECKPOINT --calibration'
 # Parts of an evaluation in which two tests must agree, by what they are otherwise.
 MUST_AGREE = {
     'of other images': ('dataset', 'data_options', CONTENT, 'limit', 'shift'),
@@ -52,6 +51,11 @@ class StoredTest:
     def label(self) -> str:
         """The name of the loss and of the steps after the training, and the path."""
         return printable(f'{record_label(self.record)}, {self.path}')
+
+
+def remedy() -> str:
+    """Return how to make the tests that a comparison needs."""
+    return f'test again with {command_text("test")} CONFIG CHECKPOINT --calibration'
 
 
 def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Comparison:
@@ -113,10 +117,10 @@ def read_test(path: str) -> StoredTest:
     record = Record.read(record_file)
     file = record_file.with_name(file_name_for_split(STATISTICS, record.split))
     if not file.is_file():
-        raise UserError(f'there is no {file.name} beside {record_file}: {TEST_AGAIN}')
+        raise UserError(f'there is no {file.name} beside {record_file}: {remedy()}')
     statistics = CalibrationStatistics.load(file)
     if statistics.image_bins is None:
-        raise UserError(f'{file} has no bins of each image: {TEST_AGAIN}')
+        raise UserError(f'{file} has no bins of each image: {remedy()}')
     return StoredTest(str(path), record, statistics)
 
 
@@ -191,7 +195,7 @@ def compared_metrics(test_a: StoredTest, test_b: StoredTest) -> tuple[list[str],
     names = [name for name in names if name not in NEED_SUMS]
     sentence = (
         f'{" and ".join(without_sums)} cannot be compared, since a test of an earlier version '
-        f'kept no sums of each image: {TEST_AGAIN}.'
+        f'kept no sums of each image: {remedy()}.'
     )
     return names, [sentence]
 

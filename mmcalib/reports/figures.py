@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from mmcalib.reports.tables import Row, table_rows
 from mmcalib.reports.tested_runs import TestedRun, read_runs
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, check_shape, read_json
+from mmcalib.texts import command_text
 from mmcalib.visualization import (
     ConfidenceMaps,
     draw_boundary_curves,
@@ -38,9 +40,10 @@ from mmcalib.visualization import (
 # A figure of a sweep is drawn from these parts of its file, see mmcalib.runs.record.check_shape.
 SWEEP_ROW = {'value': object, 'val': [dict], 'test': [dict], 'chosen': bool}
 SWEEP_SHAPE = {'loss': str, 'parameter': str, 'rows': [SWEEP_ROW]}
-STATISTICS_HINT = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
+# How to get a file, with the names of commands in braces.
+STATISTICS_HINT = "{test} writes it to the work dir, and CalibrationMetric(out_file='….npz')"
 MAPS_HINT = 'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it there'
-SHIFT_HINT = 'name the work dir of tools/test_robustness.py'
+SHIFT_HINT = 'name the work dir of {robustness}'
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def read_file(kind: str, path: str | Path) -> Any:
     file = Path(path) if is_file_named else Path(path, figure_kind.file)
     exists = file.is_file() if figure_kind.file else file.is_dir()
     if not exists:
-        raise FileNotFoundError(f'there is no {file}: {figure_kind.hint}')
+        raise FileNotFoundError(f'there is no {file}: {hint_text(figure_kind.hint)}')
     return figure_kind.read(file)
 
 
@@ -201,11 +204,16 @@ def read_shifted_runs(folder: Path) -> list[TestedRun]:
     """
     paths = sorted(folder.rglob(f'{CLEAN}/{RESULTS}'))
     if not paths:
-        raise FileNotFoundError(f'there is no test below {folder}: {SHIFT_HINT}')
+        raise FileNotFoundError(f'there is no test below {folder}: {hint_text(SHIFT_HINT)}')
     runs = []
     for path in paths:
         runs += read_runs(path)
     return runs
+
+
+def hint_text(hint: str) -> str:
+    """Return a hint with the commands whose names are in braces."""
+    return re.sub(r'\{(\w+)\}', lambda match: command_text(match[1]), hint)
 
 
 def read_sweep(path: Path) -> dict:
@@ -218,7 +226,7 @@ def read_sweep(path: Path) -> dict:
     try:
         check_shape(content, SWEEP_SHAPE)
     except TypeError as error:
-        raise UserError(f'{path} is not of a sweep ({error}): run tools/sweep.py again') from error
+        raise UserError(f'{path} is not of a sweep ({error}): sweep again') from error
     return content
 
 
@@ -230,7 +238,7 @@ class FigureKind:
         file: Name of the file in a work dir; empty for the work dir itself.
         read: Function that returns the content of such a file.
         draw: Function that draws contents by the names of their runs.
-        hint: How to get the file, for an error.
+        hint: How to get the file, for an error, with the names of commands in braces.
     """
 
     file: str
@@ -261,5 +269,5 @@ FIGURE_KINDS = {
         "a test with ImageScoreMetric(out_file='images.csv') in its evaluator writes it",
     ),
     'robustness': FigureKind('', read_shifted_runs, draw_robustness, SHIFT_HINT),
-    'sweep': FigureKind(SWEEP, read_sweep, draw_sweep, 'tools/sweep.py writes it'),
+    'sweep': FigureKind(SWEEP, read_sweep, draw_sweep, '{sweep} writes it'),
 }

@@ -15,6 +15,7 @@ from mmcalib.reports.row_labels import differing_settings, distinct_names, flatt
 from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import CONTENT, checkpoint_paths, digest
 from mmcalib.runs.test_summary import rate_sentences
+from mmcalib.texts import command_text
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
@@ -24,7 +25,6 @@ MEMBER_KEYS = ('loss', 'training', 'network', 'calibration')
 # Parts of an evaluation that a note does not repeat.
 NOT_IN_NOTES = ('dataset', 'data_options', 'pipeline', 'inference')
 MOST_EXPERIMENTS = 3  # in the title of a table
-HOW_TO_MEASURE = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
 
 
 @dataclass
@@ -256,7 +256,9 @@ def _split_by_evaluation(
         if run.evaluation == expected:
             compared.append(run)
         elif is_measured and not _has_metric(run, PREFIX):
-            excluded[HOW_TO_MEASURE].add(run.path)
+            tool = command_text('test')
+            reason = f'calibration not measured ({tool} CONFIG CHECKPOINT --calibration)'
+            excluded[reason].add(run.path)
         else:
             settings = ', '.join(differing_settings([run.evaluation, expected])[0])
             excluded[f'evaluated otherwise ({settings})'].add(run.path)

@@ -17,14 +17,10 @@ from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
 from mmcalib.runs.labels import record_label
 from mmcalib.runs.record import Record
+from mmcalib.texts import command_text
 
-# Files that mark the folder of a run; where it has no test, why, by the first of them.
-REASON_BY_FILE = {
-    RESULTS: '',
-    VALIDATION_RESULTS: 'not tested, only validated',
-    EARLY_STOP: 'stopped early and not tested (tools/test.py CONFIG CHECKPOINT)',
-    'last_checkpoint': 'unfinished or not tested (tools/train.py CONFIG --resume does both)',
-}
+# Files that mark the folder of a run.
+FILES_OF_RUN = (RESULTS, VALIDATION_RESULTS, EARLY_STOP, 'last_checkpoint')
 CHECKPOINT_ROLE = re.compile(r'best|epoch_\d+|iter_\d+|last weights')
 # Parts of an evaluation that make no other table.
 NOT_COMPARED = ('limit', 'shift', 'ood')
@@ -94,10 +90,10 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]
     runs = []
     excluded = defaultdict(list)
     for folder in _run_folders(folders):
-        files = [name for name in REASON_BY_FILE if (folder / name).is_file()]
+        files = [name for name in FILES_OF_RUN if (folder / name).is_file()]
         records = [name for name in files if name in _reported_files(folder)]
         if not records:
-            excluded[REASON_BY_FILE[files[0]]].append(str(folder))
+            excluded[_untested_reason(files[0])].append(str(folder))
         for name in records:
             try:
                 runs_of_record = list(read_runs(folder / name))
@@ -128,7 +124,7 @@ def _run_folders(folders: Sequence[str | Path]) -> list[Path]:
     run_folders = set()
     for folder in map(Path, folders):
         for path in folder.rglob('*'):
-            if path.name in REASON_BY_FILE and f'/{EARLIER}' not in f'/{path.relative_to(folder)}':
+            if path.name in FILES_OF_RUN and f'/{EARLIER}' not in f'/{path.relative_to(folder)}':
                 run_folders.add(path.parent)
     return sorted(run_folders)
 
@@ -160,8 +156,18 @@ def _reason_to_exclude(record: Record) -> str:
     if record.limit:
         return 'smoke runs with --limit'
     if any(member['finished'] is False for member in record.model['members']):
-        return 'training unfinished (tools/train.py CONFIG --resume ends and tests it)'
+        return f'training unfinished ({command_text("train")} CONFIG --resume ends and tests it)'
     return ''
+
+
+def _untested_reason(file: str) -> str:
+    """Return why a run has no test, by the first of its files."""
+    if file == EARLY_STOP:
+        return f'stopped early and not tested ({command_text("test")} CONFIG CHECKPOINT)'
+    if file == 'last_checkpoint':
+        tool = command_text('train')
+        return f'unfinished or not tested ({tool} CONFIG --resume ends and tests it)'
+    return 'not tested, only validated'
 
 
 def read_runs(path: Path) -> Iterator[TestedRun]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
 from mmcalib.runs.safe_loading import load_file
+from mmcalib.texts import command_text
 
 AVERAGE = 'ema_state_dict'  # the key of averages in a checkpoint of mmengine's EMAHook
 CALIBRATION = 'calibration'  # the key in `meta` of a checkpoint that was calibrated
@@ -149,7 +150,7 @@ def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> 
         if any(name.startswith('calibration.') for name in unexpected):
             raise UserError(
                 f'{checkpoint.path}: the calibration of the checkpoint is attached, and the config '
-                'has none: use the config that tools/calibrate.py wrote beside the checkpoint'
+                f'has none: use the config that {command_text("calibrate")} wrote beside it'
             )
         # Some models make tensors anew at loading, as Swin-V2 does: these are in the checkpoint.
         lacking = [name for name in missing if name not in checkpoint.weights]

@@ -45,6 +45,7 @@ from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits
 from mmcalib.runs.test_summary import measuring_command, test_summary
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
+from mmcalib.texts import command_text
 
 # The file that the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
@@ -98,7 +99,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         if error.args and error.args[0] in LABEL_FIELDS:
             raise UserError(
                 f'a metric needs labels, and the tested data have no {error.args[0]}: give data '
-                'with labels, or predict images without labels by tools/predict.py'
+                f'with labels, or predict images without labels by {command_text("predict")}'
             ) from error
         raise
     hooks = [hook for hook in runner.hooks if isinstance(hook, LabelledClassesHook)]

@@ -9,6 +9,7 @@ from mmengine.config import ConfigDict
 
 from mmcalib.errors import UserError
 from mmcalib.runs.record import read_json
+from mmcalib.texts import command_text
 
 
 def mean_config(
@@ -48,7 +49,8 @@ def read_temperature(file: str | Path) -> dict:
         OSError: If the file cannot be read.
         UserError: If it holds no temperature of an ensemble.
     """
-    remedy = 'name the file that tools/calibrate.py wrote for the same checkpoints and options'
+    tool = command_text('calibrate')
+    remedy = f'name the file that {tool} wrote for the same checkpoints and options'
     content = read_json(file, remedy)
     if 'temperature' not in content:
         raise UserError(f'{file} holds no temperature of an ensemble: {remedy}')

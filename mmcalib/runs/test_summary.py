@@ -15,6 +15,7 @@ from mmcalib.metrics.intervals import interval_values
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
 from mmcalib.tables import TextTable
+from mmcalib.texts import command_text
 
 NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 
@@ -178,7 +179,7 @@ def measuring_command(config: str, record: Record) -> str:
     """Return the command that measures the calibration of a model that was tested without it."""
     paths = checkpoint_paths(record.model)
     if is_ensemble(record.model) or not Path(paths[0]).is_file():
-        return 'the same command of tools/test.py with --calibration'
+        return f'the same call of {command_text("test")} with --calibration'
     files = ' '.join(quote(os.path.relpath(path)) for path in (config, *paths))
     split = '' if record.split == 'test' else f' --split {record.split}'
-    return f'tools/test.py {files} --calibration{split}'
+    return f'{command_text("test")} {files} --calibration{split}'

@@ -242,6 +242,39 @@ def test_console_command_lists_and_runs_tools(monkeypatch, capsys):
     assert run('report', 'nowhere').startswith('mmcalib report: error: ')
 
 
+@pytest.mark.parametrize(
+    ('words', 'folder', 'tool'),
+    [
+        (['mmcalib'], ROOT, 'mmcalib {}'),
+        (['mmcalib'], ROOT / 'tools', 'mmcalib {}'),  # The files beside it are of no matter.
+        (['tools/{}.py'], ROOT, 'tools/{}.py'),
+        (['../tools/{}.py'], ROOT / 'docs', '../tools/{}.py'),
+        (['{}.py'], ROOT / 'tools', '{}.py'),
+        (['my/{}.py'], ROOT, 'mmcalib {}'),  # a script of the user's own
+    ],
+)
+def test_message_names_command_as_the_user_can_run_it(
+    words, folder, tool, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.chdir(folder)
+    (tmp_path / 'last_checkpoint').touch()
+    lines = {
+        'report': [str(tmp_path)],
+        'visualize': ['robustness', str(tmp_path), '--out', str(tmp_path / 'a.png')],
+    }
+    errors = {}
+    for name, arguments in lines.items():
+        monkeypatch.setattr(sys, 'argv', [word.format(name) for word in words] + arguments)
+        if words == ['mmcalib']:
+            sys.argv.insert(1, name)
+        with pytest.raises(SystemExit):
+            __main__.main(None if words == ['mmcalib'] else name)
+        errors[name] = capsys.readouterr().err
+    assert f'({tool.format("train")} CONFIG --resume' in errors['report']
+    shifted = tool.format('test_robustness' if tool.endswith('.py') else 'robustness')
+    assert errors['visualize'].endswith(f'name the work dir of {shifted}\n')
+
+
 @pytest.mark.parametrize('path', sorted((ROOT / 'tools').glob('*.sh')), ids=lambda path: path.name)
 def test_shell_script_without_arguments_prints_usage(path):
     result = subprocess.run(['bash', path], capture_output=True, text=True, check=False)

@@ -407,7 +407,7 @@ def test_train_stopped_early_is_finished_and_reported(loop, end, resumed_end, ru
     )
     run('train.py', 'mine.py', '--work-dir', 'run', '--no-test')
     error = run('report.py', 'run', code=2)
-    assert 'stopped early and not tested (tools/test.py CONFIG CHECKPOINT): run.' in error
+    assert f'stopped early and not tested ({ROOT}/tools/test.py CONFIG CHECKPOINT): run.' in error
     (best,) = Path('run').glob('best_*.pth')
     run('test.py', 'mine.py', best, '--work-dir', 'tested')
     (member,) = Record.read('tested/results.json').model['members']

@@ -19,7 +19,7 @@ def run_in_process(tool, *arguments, code=0):
     """Run a tool in this process, and check its exit status."""
     status = 0
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
+        monkeypatch.setattr(sys, 'argv', [str(ROOT / 'tools' / tool), *map(str, arguments)])
         monkeypatch.setattr(sys, 'path', list(sys.path))
         try:
             runpy.run_path(str(ROOT / 'tools' / tool), run_name='__main__')

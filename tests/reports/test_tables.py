@@ -239,7 +239,7 @@ def test_table_rows_ensemble_any_order_of_members_same_row(tmp_path):
         (dict(num_bins=25), 'evaluated otherwise (num_bins=25)'),
         (dict(dataset=CIFAR10 | dict(samples=100)), 'evaluated otherwise (samples=100)'),
         (dict(tta=True), 'evaluated otherwise (tta=True)'),
-        (None, 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'),
+        (None, 'calibration not measured (mmcalib test CONFIG CHECKPOINT --calibration)'),
     ],
 )
 def test_table_other_evaluation_excluded_with_reason(evaluation, reason, tmp_path):
@@ -318,8 +318,8 @@ def test_find_runs_excluded_runs_named(tmp_path, reported):
     runs, (unreadable, *excluded) = find_runs([tmp_path, tmp_path / 'a'])
     reasons = {
         'smoke': 'smoke runs with --limit',
-        'stopped': 'unfinished or not tested (tools/train.py CONFIG --resume does both)',
-        'unfinished': 'training unfinished (tools/train.py CONFIG --resume ends and tests it)',
+        'stopped': 'unfinished or not tested (mmcalib train CONFIG --resume ends and tests it)',
+        'unfinished': 'training unfinished (mmcalib train CONFIG --resume ends and tests it)',
         'validated': 'not tested, only validated',
     }
     assert excluded == [
@@ -332,7 +332,7 @@ def test_find_runs_excluded_runs_named(tmp_path, reported):
     (table,) = tables_from_runs(runs)
     older = f'MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: {tmp_path / "a"}'
     assert eces(table) == [[3.0]] and table.notes[-1] == f'Left out, {older}.'
-    report = reported(tmp_path)
+    report = reported(tmp_path).replace(f'{ROOT}/tools/train.py', 'mmcalib train')
     assert all(' '.join(line.split()) in report for line in (*excluded, table.notes[-1]))
     with pytest.raises(FileNotFoundError, match=r'no results\.json .*smoke runs with --limit'):
         find_runs([tmp_path / 'smoke'])

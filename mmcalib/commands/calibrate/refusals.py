@@ -22,6 +22,7 @@ from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint
+from mmcalib.texts import command_text
 
 HELD_OUT = (
     'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
@@ -87,7 +88,7 @@ def check_options(options: CalibrateOptions) -> None:
     if options.averages and not options.writes_temperature:
         raise UserError(
             f'--out {options.out}: a temperature of the mean of several predictions is kept in a '
-            'file of its own, which tools/test.py --temperature reads: name a .json file'
+            f'file of its own, which {command_text("test")} --temperature reads: name a .json file'
         )
 
 

@@ -21,15 +21,20 @@ from mmcalib.options import check_number, check_share
 from mmcalib.predictions.objects import RIGHT_IOU
 from mmcalib.runs.model import check_same_model
 from mmcalib.runs.record import Record
+from mmcalib.texts import command_text
 
 if TYPE_CHECKING:
     from sklearn.isotonic import IsotonicRegression
 
 DEFAULT_THRESHOLD = 0.9
-TEST_AGAIN = (
-    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, with the same '
-    'options for views, dropout and temperature'
-)
+
+
+def how_to_test() -> str:
+    """Return how to make the test that a prediction needs."""
+    return (
+        f'test again with {command_text("test")} CONFIG CHECKPOINT… --split val --work-dir DIR, '
+        'with the same options for views, dropout and temperature'
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def read_evidence(options: PredictOptions, model: Mapping) -> Evidence:
     if log_bins is None:
         raise UserError(
             f'{file} has no statistics for each image: its protocol, {statistics.protocol!r}, '
-            f'leaves out pixels by their labels. {TEST_AGAIN}'
+            f'leaves out pixels by their labels. {how_to_test()}'
         )
     accuracy = ExpectedAccuracy(log_bins, coverage=options.probability)
     bound = None
@@ -151,7 +156,7 @@ def find_statistics(path: str | Path, model: Mapping, *, risk: float | None = No
         names = (file_name_for_split(STATISTICS, 'val'), STATISTICS)
         files = [path / name for name in names if (path / name).is_file()]
         if not files:
-            raise UserError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
+            raise UserError(f'there is no {STATISTICS} of a test in {str(path)!r}: {how_to_test()}')
         file = files[0]
     split = 'val' if file.stem.endswith('_val') else 'test'
     record_file = file.with_name(file_name_for_split(RESULTS, split))
@@ -159,14 +164,14 @@ def find_statistics(path: str | Path, model: Mapping, *, risk: float | None = No
         record = Record.read(record_file)
     except (FileNotFoundError, ValueError) as error:
         raise UserError(
-            f'{record_file}, which belongs to {file.name}: {error}. {TEST_AGAIN}'
+            f'{record_file}, which belongs to {file.name}: {error}. {how_to_test()}'
         ) from error
     if record.limit:
-        raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
+        raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {how_to_test()}')
     check_same_model(record.model, model, file)
     check_fitted_images(record, file, risk)
     if record.evaluation.get('tta'):
-        raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
+        raise UserError(f'{file} was measured under test-time augmentation: {how_to_test()}')
     return file
 
 
@@ -185,8 +190,8 @@ def check_fitted_images(record: Record, file: Path, risk: float | None) -> None:
         return
     fact = f'the scaling of the model was fitted to images of the test in {file}'
     remedy = (
-        'test other images with labels by tools/test.py, and name the folder of that test; or '
-        'predict with the checkpoint before its calibration'
+        f'test other images with labels by {command_text("test")}, and name the folder of that '
+        'test; or predict with the checkpoint before its calibration'
     )
     if risk is not None:
         raise UserError(f'{fact}, so they prove no risk of others: {remedy}')

