@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import wraps
+from inspect import signature
 from numbers import Integral, Real
+from typing import Any, TypeVar
 
-from mmcalib.errors import UserError, suggestion
+from mmcalib.errors import UserError, did_you_mean, suggestion
+
+Function = TypeVar('Function', bound=Callable)
+
+
+def suggests_arguments(function: Function) -> Function:
+    """Return a function that says of an unknown keyword which argument is meant."""
+    names = signature(function).parameters
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        for name in options:
+            if name not in names:
+                known = did_you_mean(name, names.keys() - {'self'})
+                call_name = function.__qualname__.removesuffix('.__init__')
+                raise TypeError(f'{call_name}() got an unexpected keyword argument {name!r}{known}')
+        return function(*args, **options)
+
+    return call
 
 
 def check_integer(name: str, value: int, *, least: float = 1) -> int:

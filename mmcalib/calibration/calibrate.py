@@ -24,7 +24,7 @@ from mmcalib.calibration.place import OriginalLogits, place, place_on_all_proces
 from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
 from mmcalib.names import AUTO, NUM_SAMPLES
-from mmcalib.options import check_choice
+from mmcalib.options import check_choice, suggests_arguments
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 from mmcalib.posthoc.class_prior import check_class_prior, shift_class_prior
@@ -44,6 +44,7 @@ from mmcalib.predictions.ranks import gather_one_process
 from mmcalib.tensors import MOST_EXAMPLES
 
 
+@suggests_arguments
 def calibrate(
     model: nn.Module,
     loader: Iterable,

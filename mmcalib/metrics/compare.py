@@ -17,7 +17,7 @@ from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading, number_text,
 from mmcalib.metrics.paired_intervals import Mean, difference_intervals
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
 from mmcalib.metrics.unit_tables import UnitTables
-from mmcalib.options import check_integer, check_share
+from mmcalib.options import check_integer, check_share, suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -160,6 +160,7 @@ def difference_text(value: float, name: str) -> str:
     return f'+{text}' if value > 0 else text
 
 
+@suggests_arguments
 def compare(
     a: Array,
     b: Array,

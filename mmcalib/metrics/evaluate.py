@@ -9,6 +9,7 @@ import torch
 
 from mmcalib.metrics.measure import check_options, measure
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
+from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import group_numbers
@@ -19,6 +20,7 @@ from mmcalib.predictions.model_logits import Logits
 from mmcalib.predictions.ranks import gather_one_process
 
 
+@suggests_arguments
 def evaluate(
     model_or_probs: Callable | Array,
     loader_or_labels: Iterable | Array,

@@ -11,13 +11,14 @@ from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
-from mmcalib.options import check_choice, check_integer
+from mmcalib.options import check_choice, check_integer, suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import gather_one_process
 
 
+@suggests_arguments
 def measure(
     probs: Array | None = None,
     labels: Array | None = None,

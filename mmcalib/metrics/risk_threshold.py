@@ -30,7 +30,7 @@ from mmcalib.metrics.log_bins import (
     log_bin_thresholds,
     shares_above,
 )
-from mmcalib.options import check_share
+from mmcalib.options import check_share, suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.groups import group_numbers
@@ -124,6 +124,7 @@ class KeptShares(NamedTuple):
         return int(self.count.sum())
 
 
+@suggests_arguments
 def threshold(
     conf: Array,
     correct: Array,

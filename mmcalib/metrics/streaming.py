@@ -27,8 +27,14 @@ from mmcalib.metrics.unit_tables import (
     concatenate_tables,
     tables_by_image,
 )
-from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.arrays import Array, as_tensor, mark_masked
+from mmcalib.options import check_choice, check_integer, suggests_arguments
+from mmcalib.predictions.arrays import (
+    Array,
+    as_tensor,
+    check_floats,
+    check_not_exchanged,
+    mark_masked,
+)
 from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import (
     ImagePredictions,
@@ -93,6 +99,7 @@ class StreamingMetrics:
         UserError: For an unknown metric or protocol, or an option out of range.
     """
 
+    @suggests_arguments
     def __init__(
         self,
         metrics: str | Sequence[str] = DEFAULT_METRICS,
@@ -167,6 +174,8 @@ class StreamingMetrics:
         _, labels = mark_masked((), labels)
         logits = as_tensor('logits', logits)
         labels = as_tensor('labels', labels).to(logits.device)
+        check_not_exchanged('logits', logits, 'labels', labels)
+        check_floats('logits', logits)
         if logits.ndim == 1:
             logits = logits[:, None]
         if logits.ndim > 2 and not self._class_axis_is_known:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.predictions.model_inputs import model_remedy
+
 Array = np.ndarray | Tensor | Sequence
 # This label stands for one that numpy masks: it is no class, and nobody would ignore it.
 MASKED = -(2**63)
@@ -103,25 +105,43 @@ def as_tensor(name: str, values: Array) -> Tensor:
         )
     if isinstance(values, (list, tuple)) and values and all(map(torch.is_tensor, values)):
         values = torch.stack(tuple(values))
+    if hasattr(values, 'full_tensor'):
+        raise TypeError(
+            f'{name} is a DTensor, of which each process holds a part: give {name}.full_tensor(), '
+            'and gather=lambda value: [value] to a stream that gets it on each process'
+        )
     if torch.is_tensor(values):
         return values.detach()
+    if isinstance(values, str):
+        raise TypeError(f'{name} must be an array, got the text {values!r}: load its file first')
     try:
         array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f'{name} must be rows of one length: {error}') from error
     if array.dtype.kind not in 'fiub':
-        remedy = ''
-        if callable(values):
-            remedy = ': a model goes to evaluate(model, loader)'
-        elif array.size and isinstance(array.flat[0], str):
-            remedy = f' such as {str(array.flat[0])!r}: number the classes as the model does'
         raise TypeError(
             f'{name} must be an array, a tensor or a list of numbers, got '
-            f'{type(values).__name__} of {array.dtype}{remedy}'
+            f'{type(values).__name__} of {array.dtype}{_array_remedy(values, array)}'
         )
     array = array.astype(_torch_dtype(array.dtype), order='C', copy=False)
     # torch takes neither negative strides nor arrays that it may not write to.
     return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _array_remedy(values: object, array: np.ndarray) -> str:
+    """Return the end of an error for what is no array of numbers, '' if nobody knows what it is."""
+    remedy = model_remedy(values)
+    if remedy:
+        return f'{remedy}, to evaluate(model, loader)'
+    if hasattr(values, 'predict_proba'):
+        return ': give what its predict_proba returns'
+    if callable(values):
+        return ': a model goes to evaluate(model, loader)'
+    if hasattr(values, 'select_dtypes'):  # A data frame.
+        return ": give its columns of numbers, as by select_dtypes('number')"
+    if array.size and isinstance(array.flat[0], str):
+        return f' such as {str(array.flat[0])!r}: number the classes as the model does'
+    return ''
 
 
 def _torch_dtype(dtype: np.dtype) -> np.dtype:
@@ -139,9 +159,38 @@ def as_floats(name: str, values: Array) -> Tensor:
         TypeError: For anything else.
     """
     tensor = as_tensor(name, values).cpu()
-    if not tensor.is_floating_point():
-        raise TypeError(f'{name} must be floats, got {_dtype_name(tensor)}')
+    check_floats(name, tensor)
     return tensor
+
+
+def check_floats(name: str, values: Tensor) -> None:
+    """Raise a TypeError for a tensor of other numbers than floats."""
+    if values.is_floating_point():
+        return
+    remedy = ''
+    if values.is_quantized:
+        remedy = f': give {name}.dequantize()'
+    elif values.dtype in (torch.int8, torch.uint8):
+        remedy = f': of a quantized model, give scale * ({name}.float() - zero_point)'
+    raise TypeError(f'{name} must be floats, got {_dtype_name(values)}{remedy}')
+
+
+def check_not_exchanged(name: str, values: Tensor, other_name: str, others: Tensor) -> None:
+    """Raise a TypeError if whole numbers were given for floats, and fractions for whole numbers.
+
+    Args:
+        name: The name of the floats.
+        values: What was given for them.
+        other_name: The name of the labels, or of what came true.
+        others: What was given for these.
+    """
+    if values.is_floating_point() or not others.is_floating_point():
+        return
+    if (others != others.round()).any():
+        raise TypeError(
+            f'{name} must be floats, got {_dtype_name(values)}, and {other_name} are '
+            f'{_dtype_name(others)}: {name} come first, and then {other_name}'
+        )
 
 
 def as_integers(name: str, values: Array) -> Tensor:
@@ -154,6 +203,12 @@ def as_integers(name: str, values: Array) -> Tensor:
     is_boolean = tensor.dtype == torch.bool
     is_wrong = is_boolean or tensor.is_floating_point() or tensor.is_complex()
     if is_wrong and tensor.numel():
+        if tensor.is_floating_point() and (tensor != tensor.round()).any():
+            fraction = tensor[tensor != tensor.round()][0].item()
+            raise TypeError(
+                f'{name} must be integers, got {_dtype_name(tensor)} such as {fraction:g}: give '
+                'the classes, and scores before them'
+            )
         remedy = f'{name}.long()' if torch.is_tensor(values) else f'np.asarray({name}).astype(int)'
         if is_boolean:
             remedy += ', or conf=… and correct=… for what came true'

@@ -10,6 +10,7 @@ from mmcalib.predictions.arrays import (
     as_floats,
     as_integers,
     as_tensor,
+    check_not_exchanged,
     is_masked,
     mark_masked,
     valid_labels,
@@ -19,7 +20,12 @@ from mmcalib.predictions.image_predictions import (
     predictions_from_confidences,
     predictions_from_probabilities,
 )
-from mmcalib.predictions.labels import axes_look_alike, labelled_rows, labels_of_scores
+from mmcalib.predictions.labels import (
+    axes_look_alike,
+    label_shape,
+    labelled_rows,
+    labels_of_scores,
+)
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single, check_probabilities, check_range
 
 
@@ -62,7 +68,10 @@ def read_probabilities(
 ) -> ImagePredictions:
     """Return probabilities with labels as predictions, see :func:`read_arrays`."""
     probs, labels = mark_masked(probs, labels)
-    several_labels = have_several_labels(as_tensor('probs', probs), as_tensor('labels', labels))
+    probs_tensor = as_tensor('probs', probs)
+    labels_tensor = as_tensor('labels', labels)
+    check_not_exchanged('probs', probs_tensor, 'labels', labels_tensor)
+    several_labels = have_several_labels(probs_tensor, labels_tensor)
     probs = as_floats('probs', probs)
     labels = as_integers('labels', labels)
     if several_labels:
@@ -113,19 +122,26 @@ def have_several_labels(probs: Tensor, labels: Tensor) -> bool:
 def read_confidences(conf: Array, correct: Array) -> ImagePredictions:
     """Return bare confidences and whether they were right, of any one shape, as predictions."""
     conf, correct = mark_masked(conf, correct)
-    conf = as_floats('conf', conf)
     correct = as_tensor('correct', correct).cpu()
+    check_not_exchanged('conf', as_tensor('conf', conf), 'correct', correct)
+    conf = as_floats('conf', conf)
     if correct.shape != conf.shape:
+        remedy = ''
+        if correct.shape == label_shape(conf):
+            remedy = ': of probs and labels, give probs.max(1).values and probs.argmax(1) == labels'
         raise ValueError(
             'conf and correct must have one shape, got '
-            f'{tuple(conf.shape)} and {tuple(correct.shape)}'
+            f'{tuple(conf.shape)} and {tuple(correct.shape)}{remedy}'
         )
     valid = valid_labels(correct, None)
     outcomes = correct[valid]
     if outcomes.dtype != torch.bool and not ((outcomes == 0) | (outcomes == 1)).all():
+        remedy = 'if they are labels, give predicted == labels'
+        if outcomes.is_floating_point() and (outcomes != outcomes.round()).any():
+            remedy = 'confidences come first'
         raise ValueError(
-            f'correct must be booleans, got values such as {outcomes.unique()[:5].tolist()}: if '
-            'they are labels, give predicted == labels'
+            f'correct must be booleans, got values such as {outcomes.unique()[:5].tolist()}: '
+            f'{remedy}'
         )
     check_range(at_least_single(conf)[valid], 'conf')
     predictions = predictions_from_confidences(conf, correct == 1)

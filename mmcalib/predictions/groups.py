@@ -37,6 +37,8 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
             loader that :func:`check_order` refuses.
     """
     check_order(loader)
+    if isinstance(groups, str):  # Its letters would be names.
+        raise TypeError(f'groups must be a list of the name of each group, got the text {groups!r}')
     names = groups.tolist() if hasattr(groups, 'tolist') else list(groups)
     # Two tensors with the same number are not the same name.
     names = [name.item() if torch.is_tensor(name) and not name.ndim else name for name in names]

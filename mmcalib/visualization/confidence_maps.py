@@ -21,7 +21,7 @@ from mmcalib.files import BROKEN_FILE, whole_file
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.options import check_integer
+from mmcalib.options import check_integer, suggests_arguments
 from mmcalib.predictions.arrays import Array, as_tensor
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
@@ -252,6 +252,7 @@ def worst_views(views: Sequence[ConfidenceView], count: int) -> list[ConfidenceV
     return sorted(views, key=lambda view: (-view.error, view.index))[:count]
 
 
+@suggests_arguments
 def confidence_maps(
     images: Array,
     probs: Array,

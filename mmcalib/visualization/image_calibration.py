@@ -13,6 +13,7 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.streaming import StreamingMetrics
+from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.ranks import gather_one_process
@@ -31,6 +32,7 @@ from mmcalib.visualization.reliability import BLUE, Bins, draw_diagonal, filled_
 MARGIN = 0.03  # at each end of the axes, as a share of their length
 
 
+@suggests_arguments
 def image_calibration_diagram(
     probs: Array | Measured | Mapping[str, Measured],
     labels: Array | None = None,

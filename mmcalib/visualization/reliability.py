@@ -18,7 +18,7 @@ from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.statistics import CalibrationStatistics, check_class
-from mmcalib.options import check_choice, check_integer
+from mmcalib.options import check_choice, check_integer, suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_confidences
@@ -108,6 +108,7 @@ class DiagramOptions:
         return not self.equal_mass and self.num_bins in (None, statistics.num_bins)
 
 
+@suggests_arguments
 def draw_reliability(
     runs: Mapping[str, CalibrationStatistics],
     *,

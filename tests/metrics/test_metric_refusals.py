@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
+from mmcalib.metrics import StreamingMetrics, image_failure_figures, image_scores, measure
 from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
-from mmcalib.metrics import image_failure_figures, image_scores, measure
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
@@ -32,6 +32,26 @@ def set_nan(values):
 def mask_labels(values):
     """Mask all classes but the predicted one."""
     return values.where(values == values.amax(dim=0), -torch.inf)
+
+
+class Classifier:
+    """A model of another library."""
+
+    def predict_proba(self, inputs):
+        return inputs
+
+
+class Holder:
+    """A result that holds a model, as that of `calibrate` does."""
+
+    model = nn.Linear(2, 2)
+
+
+class Parts:
+    """A tensor in parts on several processes."""
+
+    def full_tensor(self):
+        return torch.zeros(1, 2)
 
 
 def evaluate_broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
@@ -69,6 +89,8 @@ evaluate_rows = partial(mmcalib.evaluate, ROWS, LABELS)
 SHUFFLED = DataLoader(TensorDataset(3 * ROWS, LABELS), shuffle=True)
 evaluate_model = partial(mmcalib.evaluate, nn.Identity(), SHUFFLED)
 HALF = [[0.5, 0.5]]
+INT8 = torch.zeros(1, 2, dtype=torch.int8)
+QUANTIZED = torch.quantize_per_tensor(torch.zeros(1, 2), 0.1, 0, torch.qint8)
 ONES = np.ones(1)
 IMAGE_BINS = image_narrow_bins(*image_confidences(2))
 WITHOUT_LABELS = IMAGE_BINS * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
@@ -220,6 +242,50 @@ REFUSED = [
     ),
     (mmcalib.compare, (nn.Linear(2, 2), nn.Linear(2, 2), [0]), r'evaluate\(model, loader\)'),
     (mmcalib.evaluate, ('resnet18', []), 'got str'),
+    # Other things than arrays, and arrays in another order.
+    (ece, dict(probs='p.npy', labels=[0]), "got the text 'p.npy': load its file"),
+    (
+        ece,
+        dict(probs=Classifier(), labels=[0]),
+        'Classifier of object: give what its predict_proba',
+    ),
+    (mmcalib.evaluate, (Classifier(), []), 'give what its predict_proba'),
+    (mmcalib.compare, (Holder(), Holder(), [0]), r'its \.model, to evaluate\(model, loader\)'),
+    (mmcalib.threshold, (Holder(), [True]), r'its \.model, to evaluate\(model, loader\)'),
+    (ece, dict(probs=[0], labels=[0.5]), 'got int64, and labels are float64: probs come first'),
+    (
+        mmcalib.compare,
+        ([0.5], [0], [0.5]),
+        'labels must be integers, got float64 such as 0.5: give',
+    ),
+    (mmcalib.threshold, ([True], [0.5]), 'got bool, and correct are float64: conf come first'),
+    (mmcalib.threshold, ([1.0], [0.5]), r'got values such as \[0.5\]: confidences come first'),
+    (mmcalib.threshold, (HALF, [0]), r'probs.max\(1\).values and probs.argmax\(1\) == labels'),
+    (
+        StreamingMetrics().update,
+        ([0], HALF),
+        'got int64, and labels are float64: logits come first',
+    ),
+    (
+        StreamingMetrics().update,
+        (INT8, [0]),
+        r'got int8: .*scale \* \(logits.float\(\) - zero_point',
+    ),
+    (StreamingMetrics().update, (QUANTIZED, [0]), r'got qint8: give logits\.dequantize\(\)'),
+    (StreamingMetrics().update, (Parts(), [0]), r'is a DTensor.*give logits\.full_tensor\(\)'),
+    (
+        measure,
+        dict(probs=HALF, labels=[0], metrics='ECE', interval=0.9, groups='a'),
+        "got the text 'a'",
+    ),
+    # Arguments that do not exist.
+    *(
+        (partial(function, n_bins=5), (), r"keyword argument 'n_bins'; did you mean num_bins\?$")
+        for function in (measure, ece, mmcalib.compare, mmcalib.evaluate, StreamingMetrics)
+    ),
+    (partial(mmcalib.reliability_diagram, n_bins=5), (HALF, [0]), 'did you mean num_bins'),
+    (partial(mmcalib.threshold, n_bins=5), (), "'n_bins'; there are conf, correct, groups, prob"),
+    (partial(mmcalib.calibrate, ignore=5), (), "'ignore'; did you mean ignore_index"),
     (mmcalib.evaluate, (nn.Linear(2, 2).state_dict(), []), 'got OrderedDict'),
     (mmcalib.metrics.StreamingMetrics(['ECE']).update, (np.ones((12, 2)) / 2, [0] * 12), 'p.clamp'),
     (ece, dict(), 'give probs and labels, or'),
