@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -92,7 +92,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         UserError: If a metric needs labels, and the data have none.
     """
     tell_hooks(runner, model.checkpoints)
-    fitted_images = count_fitted_images(runner, fitted_splits(model.description))
+    fitted_images = count_fitted_images(runner, model)
     try:
         metrics = runner.test()
     except KeyError as error:
@@ -181,25 +181,30 @@ def file_lines(runner: Runner, record: Record) -> list[str]:
     return [f'{name:<12}{file}' for name, file in files.items()]
 
 
-def count_fitted_images(runner: Runner, splits: Collection[str]) -> int | None:
+def count_fitted_images(runner: Runner, model: TestedModel) -> int | None:
     """Return how many tested images a scaling was fitted to, and warn of them; None if unknown.
 
-    The figures of these images are too good. The data of the fit are those of the config's split of
-    that name.
+    The figures of these images are too good. The data of the fit are the tested ones if they have
+    the content that the checkpoint tells, else those of the config's split of the fit's name.
 
     Args:
         runner: Runner of the test.
-        splits: Splits that the scalings of the model were fitted to.
+        model: Model that is tested.
     """
+    splits = fitted_splits(model.description)
     if not splits:
         return 0
-    tested = {sample.key for sample in sample_ids(runner.test_loop.dataloader.dataset)}
+    dataset = runner.test_loop.dataloader.dataset
+    tested = {sample.key for sample in sample_ids(dataset)}
     fitted = set()
-    for split in splits:
-        keys = split_keys(runner, split, tested)
-        if keys is None:
-            return None
-        fitted |= keys & tested
+    if data_content(dataset) in model.fitted_contents:
+        fitted = tested
+    else:
+        for split in splits:
+            keys = split_keys(runner, split, tested)
+            if keys is None:
+                return None
+            fitted |= keys & tested
     if fitted:
         is_all = len(fitted) == len(tested)
         images = 'these' if is_all else f'{len(fitted):,} of these {len(tested):,}'

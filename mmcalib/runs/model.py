@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
 from mmcalib.runs.config_tree import plain, plain_pipelines, without_labels
 from mmcalib.runs.mean import mean_config, read_temperature, short_calibration
 from mmcalib.runs.record import (
+    CONTENT,
     checkpoint_paths,
     differences,
     digest,
@@ -54,12 +55,25 @@ class TestedModel:
     Attributes:
         networks: Members of the model; a single one without an ensemble.
         description: Description of the model for records, see :func:`describe_model`.
+        mean_calibration: Record of the temperature that was fitted for the mean of the networks.
     """
 
     __test__ = False  # pytest would take it for a class of tests.
 
     networks: Sequence[Network]
     description: dict
+    mean_calibration: Mapping = field(default_factory=dict)
+
+    @property
+    def fitted_contents(self) -> set[str]:
+        """Digests of the data that scalings of the model were fitted to, as far as they tell."""
+        contents = set()
+        records = [checkpoint.calibration for checkpoint in self.checkpoints]
+        for record in [*records, self.mean_calibration]:
+            while record:
+                contents.add(record.get(CONTENT))
+                record = record.get('earlier')
+        return contents - {None}
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -106,6 +120,7 @@ def prepare_model(
             '--disagreement requires several predictions: name more checkpoints, or add --tta or '
             '--mc-dropout N'
         )
+    content = {}
     if options.temperature is not None:
         content = read_temperature(options.temperature)
         check_same_model(content.get('model'), description, options.temperature)
@@ -123,7 +138,7 @@ def prepare_model(
     cfg.load_from = None
     cfg.resume = False
     remove_training_parts(cfg)
-    return TestedModel(networks, description)
+    return TestedModel(networks, description, content)
 
 
 def read_networks(

@@ -194,6 +194,12 @@ def test_calibrate_mean_temperature_read_by_test(digits, run, tmp_path, monkeypa
     for name in ('NLL', 'ECE'):
         assert metrics[f'calibration/{name}'] == pytest.approx(expected[name], rel=1e-5)
     assert reported_label(folder) == 'CE × 3 + temperature'
+    # The file tells that its images are tested, whatever the config of the test validates on.
+    loaders = ['val_dataloader.dataset.split=test', 'test_dataloader.dataset.split=val']
+    fitted_images = ['test_dataloader.dataset.indices=6', 'val_dataloader.dataset.indices=5']
+    arguments = [*digits, '--temperature', 't.json', '--work-dir', 'others', '--cfg-options']
+    run('test.py', DIGITS, *arguments, *loaders, *fitted_images)
+    assert read_results('others')['fitted_images'] == 6
     # The temperature holds for these predictions only.
     of_two = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', code=2)
     assert 'another model' in of_two

@@ -38,7 +38,7 @@ from mmcalib.names import AUTO
 from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.runner_source import RunnerSource
-from mmcalib.openmmlab.same_data import same_data
+from mmcalib.openmmlab.same_data import data_content, same_data
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.runs.checkpoint import Checkpoint, class_names
@@ -47,6 +47,7 @@ from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
 from mmcalib.runs.model import TestedModel, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
+from mmcalib.runs.record import CONTENT
 from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights, tell_hooks
@@ -306,6 +307,7 @@ def run_facts(runner: Runner, division: Division, options: CalibrateOptions) -> 
     return {
         'split': division.split,
         'dataset': {**dataset, 'samples': len(loader.dataset)},
+        CONTENT: data_content(loader.dataset),
         'limit': options.limit,
         'threshold': head.threshold if has_threshold else None,
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),

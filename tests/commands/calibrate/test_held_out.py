@@ -88,6 +88,24 @@ def test_calibrate_validation_that_contains_test_warns(digits, calibrate, run):
     assert Record.read('more/results.json').fitted_images == 60
 
 
+def test_test_other_config_on_images_of_the_fit_marks_them(digits, calibrate, run):
+    """The validation of the config of the test is another one; the checkpoint tells the fit's."""
+    calibrate(write_config(('val', 60)), digits)
+    calibrate(write_config(('val', 30)), 'out.pth', '--force', out='twice.pth')
+    Path('other.py').write_text(
+        f"_base_ = '{DIGITS}'\n"
+        "val_dataloader = dict(dataset=dict(split='test', indices=50))\n"
+        "test_dataloader = dict(dataset=dict(split='val', indices=60))\n"
+    )
+    for file in ('out.pth', 'twice.pth'):
+        output = run('test.py', 'other.py', file, '--work-dir', 'tested')
+        assert 'fitted on these images' in output
+        assert Record.read('tested/results.json').fitted_images == 60
+    others = ['--cfg-options', 'test_dataloader.dataset.split=train']
+    run('test.py', 'other.py', 'out.pth', '--work-dir', 'tested', *others)
+    assert Record.read('tested/results.json').fitted_images == 0
+
+
 def test_calibrate_repeated_images_count_once(digits, calibrate, run):
     config = write_config(('val', 60), ('val', 60))
     content, output = calibrate(config, digits, '--test')
