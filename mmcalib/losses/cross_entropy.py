@@ -78,7 +78,11 @@ def subtract_highest(logits: Tensor, out: Tensor) -> None:
 
 def add_to_labels(values: Tensor, target: Tensor, addend: Tensor) -> None:
     """Add ``(N, *)`` numbers to the ``(N, K, *)`` values at the labels, in place."""
-    values.scatter_add_(1, target.unsqueeze(1), addend.unsqueeze(1))
+    if torch.compiler.is_compiling():
+        # A compiler fuses a mask, as in `pick`.
+        values.add_(torch.where(is_label(target, values), addend.unsqueeze(1), 0))
+    else:
+        values.scatter_add_(1, target.unsqueeze(1), addend.unsqueeze(1))
 
 
 def weight_by_label(rows: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:

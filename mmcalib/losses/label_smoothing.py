@@ -45,7 +45,7 @@ def label_smoothing(
     return (1 - alpha) * nll(log_probs, target, class_weight) + alpha * uniform
 
 
-@register_gradient(label_smoothing)
+@register_gradient(label_smoothing, compilable=True)
 def label_smoothing_gradient(logits, target, weight, out, *, alpha, class_weight=None) -> Tensor:
     r"""Return :func:`label_smoothing` for labels; write its weighted gradient to `out`.
 

@@ -71,7 +71,7 @@ def margin_label_smoothing(
     return cross_entropy(logits, target, class_weight) + alpha * penalty
 
 
-@register_gradient(margin_label_smoothing)
+@register_gradient(margin_label_smoothing, compilable=True)
 def margin_label_smoothing_gradient(
     logits, target, weight, out, *, margin, alpha, class_reduction, class_weight=None
 ) -> Tensor:

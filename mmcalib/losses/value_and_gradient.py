@@ -23,23 +23,32 @@ GPU_PIECE = 1 << 25
 _is_graph_kept = getattr(torch._C._autograd, '_get_current_graph_task_keep_graph', lambda: True)
 _not_compilable = set()
 _gradient_functions: dict[Callable, Callable] = {}
+_compilable_gradients = set()
 
 
-def register_gradient(formula: Callable[..., Tensor]) -> Callable[[Callable], Callable]:
+def register_gradient(
+    formula: Callable[..., Tensor], *, compilable: bool = False
+) -> Callable[[Callable], Callable]:
     """Register a function that computes a formula together with its gradient.
 
     An eager sum over labels on a CPU calls it in place of autograd, which makes MbLS of 4096×1000
-    five times faster. All else calls the formula: soft targets, ``reduction='none'``, GPUs,
-    compilers.
+    five times faster; so does the kernel of ``compile=True`` on a CPU if it is `compilable`. All else
+    calls the formula: soft targets, ``reduction='none'``, GPUs, compiled models.
 
     ``function(logits, target, weight, out, **options)`` takes a piece of the logits, int64 labels,
     the weights of the rows and all options of the formula. It returns the loss of every row, and
     overwrites `out` with the gradient of their weighted sum by the logits. For a class masked with
     -inf it may return an infinite or NaN loss: then autograd computes that piece.
+
+    A `compilable` one has plain operations only, without autograd. With AVX2, compiled label
+    smoothing of 4096×1000 takes 0.66 of cross-entropy's time by its gradient and 1.02 by its
+    formula, where the eager one takes 0.90.
     """
 
     def register(function: Callable) -> Callable:
         _gradient_functions[formula] = function
+        if compilable:
+            _compilable_gradients.add(function)
         return function
 
     return register
@@ -137,10 +146,7 @@ def differentiate_in_pieces(formula, target, weight, options, logits) -> tuple[T
         options = options | {name: options[name].flatten(2) for name in maps}
     grad = torch.empty_like(logits, dtype=gradient_dtype(logits))
     value = weight.new_zeros(())
-    gradient_function = None
-    # The logits of a GPU cannot be found finite without waiting for it.
-    if logits.device.type == 'cpu' and not is_soft and inspect.isfunction(formula):
-        gradient_function = _gradient_functions.get(formula)
+    gradient_function = registered_gradient(formula, logits, target)
     for rows in _piece_slices(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
         with_classes = (rows[0], slice(None), *rows[1:])
         piece_target = target[with_classes] if is_soft else target[rows]
@@ -155,6 +161,14 @@ def differentiate_in_pieces(formula, target, weight, options, logits) -> tuple[T
             piece_value = write_autograd_gradient(formula, *arguments)
         value += piece_value
     return value, grad.reshape(shape)
+
+
+def registered_gradient(formula, logits: Tensor, target: Tensor) -> Callable | None:
+    """Return the function of :func:`register_gradient` for these inputs, None if there is none."""
+    # The logits of a GPU cannot be found finite without waiting for it.
+    if logits.device.type != 'cpu' or target.is_floating_point() or not inspect.isfunction(formula):
+        return None
+    return _gradient_functions.get(formula)
 
 
 def write_registered_gradient(gradient_function, logits, target, weight, options, out) -> Tensor:
@@ -196,7 +210,12 @@ def differentiate_compiled(formula, target, weight, options, logits) -> tuple[Te
     """Return value and gradient by one compiled kernel; eagerly where the compiler fails."""
     if formula in _not_compilable:
         return differentiate_in_pieces(formula, target, weight, options, logits)
+    gradient_function = registered_gradient(formula, logits, target)
     try:
+        if gradient_function in _compilable_gradients:
+            value, grad = _compiled_kernel(gradient_function)(target, weight, options, logits)
+            if value.isfinite():
+                return value, grad
         return _compiled_kernel(formula)(target, weight, options, logits)
     except Exception as error:  # The error of a missing compiler differs from release to release.
         # Bad input raises its own error here, so the compiler is not blamed for it.
@@ -208,15 +227,23 @@ def differentiate_compiled(formula, target, weight, options, logits) -> tuple[Te
 
 
 @functools.cache
-def _compiled_kernel(formula: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+def _compiled_kernel(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the kernel of a formula, or of a function of :func:`register_gradient`."""
+    is_gradient = function in _compilable_gradients
+
     def value_and_gradient(target, weight, options, logits):
-        function = torch.func.grad_and_value(plain_weighted_sum, argnums=1)
-        grad, value = function(formula, at_least_single(logits), target, weight, options)
+        exact_logits = at_least_single(logits)
+        if is_gradient:
+            grad = torch.empty_like(exact_logits)
+            value = (function(exact_logits, target, weight, grad, **options) * weight).sum()
+        else:
+            differentiate = torch.func.grad_and_value(plain_weighted_sum, argnums=1)
+            grad, value = differentiate(function, exact_logits, target, weight, options)
         return value, grad.to(gradient_dtype(logits))
 
     # torch counts compilations by code object, which all formulas would share.
     value_and_gradient.__code__ = value_and_gradient.__code__.replace(
-        co_name=f'value_and_gradient_of_{formula.__name__}'
+        co_name=f'value_and_gradient_of_{function.__name__}'
     )
     # Left to itself the compiler computes focal's factor anew for each class of a pixel: 1.00
     # of cross-entropy's time at 4×21×256×256, where this takes 0.59.

@@ -77,6 +77,31 @@ def test_loss_compiled_equals_eager(name, graphs):
     assert graphs
 
 
+@pytest.mark.parametrize('name', ['mbls', 'mbls m=0, sum', 'ls'])
+@pytest.mark.parametrize('shape', [(12, 5), (3, 5, 4, 2)])
+def test_loss_of_compilable_gradient_equals_its_formula_compiled_for_masked_classes(
+    name, shape, graphs
+):
+    options = dict(class_weight=[0.5, 1, 0, 2, 3], ignore_index=IGNORED)
+    compiled = ROWS[name].build(**options, reduction='sum', compile=True)
+    rows = ROWS[name].build(**options, reduction='none')
+    logits, target = draw(shape, scale=6.0, ignore=True)
+    weight = torch.rand(target.shape, dtype=torch.float64)
+    target[target == 2] = 3
+    masked = logits.detach().clone()
+    masked[:, 2] = float('-inf')
+    broken = logits.detach().masked_fill((target == IGNORED).unsqueeze(1), float('nan'))
+    # The kernel of the gradient serves finite logits and ties; that of the formula all others.
+    kernels_by_logits = ((logits.detach().round(decimals=-1), 1), (masked, 2), (broken, 2))
+    for values, num_kernels in kernels_by_logits:
+        values.requires_grad_()
+        expected = rows(values, target, weight=weight).sum()
+        expected_gradient = torch.autograd.grad(expected, values)[0]
+        actual = value_and_gradient(compiled, values, target, weight=weight)
+        close(actual, (expected, expected_gradient), rtol=1e-12, atol=1e-12)
+        assert len(graphs) == num_kernels
+
+
 def test_loss_wrong_label_inside_compiled_model_raises(graphs):
     logits, target = draw((4, 5), torch.float32)
     loss = torch.compile(SoftmaxFocalLoss(), fullgraph=True)
