@@ -1,6 +1,7 @@
 """A temperature, Platt's map, and the choice between both, for networks that end in one sigmoid.
 
     python tools/benchmarks/two_classes.py --draws 200 --out FILE.json
+    python tools/benchmarks/two_classes.py --peers
 
 Each method is fitted to drawn held-out data and judged on fresh data, for networks of four kinds:
 tables (endless simulated data), tables of six labels, embedded digits as one class against the
@@ -8,6 +9,10 @@ rest, and binary maps whose images differ from one another. Each network is trai
 `pos_weight`, which makes positives count as often as negatives. Two choices are compared: `choice`
 takes a temperature unless the cross-validated NLL of Platt's map is lower by more than one standard
 error, and `lower` takes the one of the lower NLL.
+
+With `--peers`: one network, trained with `pos_weight=5`, before and after each calibration of
+mmcalib and of scikit-learn's CalibratedClassifierCV, judged by mmcalib and by torchmetrics'
+BinaryCalibrationError.
 """
 
 import argparse
@@ -17,10 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import log_loss
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from torchmetrics.classification import BinaryCalibrationError
 
+import mmcalib
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.tables import TextTable
@@ -54,9 +65,19 @@ class Pool:
 def train(inputs, labels, *, weighted, seed, hidden=64, steps=300):
     """Return an over-fitted network of one hidden layer and one sigmoid."""
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(inputs.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, 1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model = build_network(inputs.shape[1], hidden)
     pos_weight = (1 - labels).sum() / labels.sum() if weighted else torch.tensor(1.0)
+    return train_network(model, inputs, labels, pos_weight, steps)
+
+
+def build_network(num_inputs, hidden=64):
+    """Return an untrained network of one hidden layer and one sigmoid."""
+    return nn.Sequential(nn.Linear(num_inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+
+def train_network(model, inputs, labels, pos_weight, steps):
+    """Return the network, trained on all rows at once."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
         logits = model(inputs)[:, 0]
@@ -233,14 +254,86 @@ def draw_and_judge(pool, size, seed, num_fresh):
     return np.array([figures[method] for method in METHODS])
 
 
+class FixedNetwork(ClassifierMixin, BaseEstimator):
+    """A trained network as a classifier of scikit-learn."""
+
+    classes_ = np.array([0, 1])
+
+    def __init__(self, model):
+        self.model = model
+
+    def fit(self, inputs, labels):
+        raise TypeError('the network is trained, and its calibration leaves it as it is')
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+    def decision_function(self, inputs):
+        with torch.no_grad():
+            return self.model(torch.as_tensor(inputs))[:, 0].numpy()
+
+    def predict(self, inputs):
+        return (self.decision_function(inputs) > 0).astype(int)
+
+
+def print_peers():
+    """Print the figures of one network after calibrations of mmcalib and of scikit-learn."""
+    torch.manual_seed(0)
+
+    def draw_rows(count):
+        labels = (torch.rand(count) < 0.26).float()
+        inputs = torch.randn(count, 10)
+        inputs[:, :4] += 0.8 * labels[:, None]
+        return inputs, labels
+
+    model = build_network(10)
+    train_network(model, *draw_rows(1_000), pos_weight=torch.tensor(5.0), steps=150)
+    held_out = draw_rows(1_000)
+    inputs, labels = draw_rows(5_000)
+    labels = labels.long()
+    network = FixedNetwork(model)
+    probs_by_name = {}
+
+    def keep(name, logits):
+        probs_by_name[name] = torch.as_tensor(logits).double().flatten().sigmoid()
+
+    keep('trained with pos_weight=5', network.decision_function(inputs))
+    for method in ('temperature', 'platt'):
+        calibrated = mmcalib.calibrate(model, [held_out], method=method).model
+        keep(f"calibrate, '{method}'", FixedNetwork(calibrated).decision_function(inputs))
+        scaler = SCALERS[method]().fit(network.decision_function(held_out[0]), held_out[1].long())
+        keep(SCALERS[method].__name__, scaler.transform(network.decision_function(inputs)))
+    for method in ('temperature', 'sigmoid', 'isotonic'):
+        classifier = CalibratedClassifierCV(FrozenEstimator(network), method=method)
+        classifier.fit(held_out[0].numpy(), held_out[1].long().numpy())
+        probs = classifier.predict_proba(inputs.numpy())[:, 1]
+        probs_by_name[f"CalibratedClassifierCV, '{method}'"] = torch.as_tensor(probs)
+    cells = []
+    for name, probs in probs_by_name.items():
+        probs = probs.double()
+        measured = mmcalib.measure(probs, labels, ['ClasswiseECE', 'ECE', 'accuracy'])
+        error = 100 * BinaryCalibrationError(n_bins=15)(probs, labels).item()
+        nll = log_loss(labels, probs)
+        cells.append([name, f'{measured["ClasswiseECE"]:.6f}', f'{error:.6f}'])
+        cells[-1] += [f'{measured["ECE"]:.2f}', f'{nll:.4f}', f'{measured["accuracy"]:.2f}']
+        cells[-1] += [f'{probs.mean().item():.1%}']
+    headings = ['probabilities', 'ECE of P(y = 1), mmcalib', 'torchmetrics', 'ECE', 'NLL']
+    print(f'{labels.double().mean().item():.1%} of the labels are 1.')
+    print(TextTable([*headings, 'accuracy', 'mean P(y = 1)'], cells).write('markdown'))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--draws', type=int, default=200, help='of held-out data of each size')
     parser.add_argument('--fresh', type=int, default=20_000, help='predictions to judge by')
     parser.add_argument('--only', help='names of networks that contain this text')
     parser.add_argument('--out', type=Path, metavar='FILE.json')
+    parser.add_argument('--peers', action='store_true', help='beside scikit-learn and torchmetrics')
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.peers:
+        print_peers()
+        return
     rows = []
     for pool in pools():
         if args.only and args.only not in pool.name:
