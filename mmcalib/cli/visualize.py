@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +109,14 @@ def add_drawing_arguments(parser: ToolParser, kind: str) -> None:
             default='linear',
             help='logit tells 99 from 99.9 %%, as pixels need',
         )
+        parser.add_argument(
+            '--of-class',
+            type=class_or_predicted,
+            metavar='N',
+            help='draw the share of the labels N against the probability of this class, or of this '
+            "one of several labels; 'predicted' for accuracy and confidence (default: 1 of two "
+            'classes, else predicted)',
+        )
     if kind == 'robustness':
         parser.add_argument(
             '--figure',
@@ -121,6 +130,17 @@ def add_drawing_arguments(parser: ToolParser, kind: str) -> None:
             metavar='NAME',
             help='draw only these checkpoints, by their names in the legend',
         )
+
+
+def class_or_predicted(text: str) -> int | str:
+    """Return the number of a class, or ``'predicted'``."""
+    if text == 'predicted':
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"must be the number of a class or 'predicted', got {text}"
+        )
+    return int(text)
 
 
 def parse(parser: ToolParser, arguments: Sequence[str]) -> VisualizeOptions:

@@ -257,10 +257,24 @@ class CalibrationStatistics:
                 'too, or give probs and labels'
             )
         check_class(of_class, self.probability_bins.shape[1])
-        bins = self.probability_bins[:, of_class]
         image_bins = None
         if self.image_class_bins is not None:
             image_bins = self.image_class_bins[:, :, of_class]
+        return self._for_bins(self.probability_bins[:, of_class], image_bins, of_class)
+
+    def for_label(self, label: int) -> CalibrationStatistics:
+        """Return the statistics of the probability of one of several labels.
+
+        Raises:
+            UserError: If there is no such label.
+        """
+        check_class(label, self.label_bins.shape[1])
+        return self._for_bins(self.label_bins[:, label], None, of_class=1)
+
+    def _for_bins(
+        self, bins: Tensor, image_bins: Tensor | None, of_class: int
+    ) -> CalibrationStatistics:
+        """Return the statistics of the ``(3, B)`` bins of a probability."""
         return CalibrationStatistics(
             metrics={'ECE': calibration_error(bins).item()},
             protocol=self.protocol,

@@ -95,8 +95,12 @@ def measured_statistics(
             )
         if entry.statistics is not None:
             statistics[name] = entry.statistics
-        for label, label_measured in enumerate(entry.by_label):
-            statistics[f'{name} label {label}'.strip()] = label_measured.statistics
+    # The panels of a label, such as before and after, stand side by side.
+    for label in range(max((len(entry.by_label) for entry in by_title.values()), default=0)):
+        for name, entry in by_title.items():
+            if label < len(entry.by_label):
+                title = f'{name} label {label}'.strip()
+                statistics[title] = entry.by_label[label].statistics
     drawable = {}
     for name, entry in statistics.items():
         if entry.num_predictions:

@@ -139,8 +139,9 @@ def draw_reliability(
         scale: ``'linear'``, or ``'logit'`` for axes of log-odds, on which 90, 99 and 99.9 % are
             equally far apart, as pixels need; its bins are of equal count.
         of_class: The class whose probability is drawn, with the share of its labels in place of the
-            accuracy; ``'predicted'`` for the confidence of the predicted class. None for class 1
-            where the bins of two classes are known, and else for the predicted class.
+            accuracy, of a test of several labels the label; ``'predicted'`` for the confidence of
+            the predicted class. None for class 1 where all runs have these bins of two classes, and
+            else for the predicted class. Several labels are pooled, but for one that is named.
 
     Returns:
         The figure; ``savefig`` writes it.
@@ -151,7 +152,6 @@ def draw_reliability(
             100, or the scale is another.
     """
     check_drawable(runs)
-    runs = {name: choose_class(statistics, of_class) for name, statistics in runs.items()}
     log_odds = check_choice('scale', scale, ('linear', 'logit')) == 'logit'
     if num_bins is not None:
         check_integer('num_bins', num_bins)
@@ -164,9 +164,14 @@ def draw_reliability(
         zoom=zoom,
         log_odds=log_odds,
     )
-    for statistics in runs.values():
-        check_bins_known(statistics, options)
-    figure, diagram_panels = panels(runs, below=(0.3,), overlay=overlay)
+    if of_class is None and not all(has_class_1(run, options) for run in runs.values()):
+        of_class = PREDICTED
+    drawn = {}
+    for name, statistics in runs.items():
+        title, chosen = choose_class(name, statistics, of_class)
+        check_bins_known(chosen, options)
+        drawn[title] = chosen
+    figure, diagram_panels = panels(drawn, below=(0.3,), overlay=overlay)
     for panel in diagram_panels:
         _draw_panel(panel, options)
     if overlay or options.equal_mass:
@@ -177,18 +182,27 @@ def draw_reliability(
     return figure
 
 
+def has_class_1(statistics: CalibrationStatistics, options: DiagramOptions) -> bool:
+    """Return whether the bins to draw are known of the probability of class 1 of two."""
+    if statistics.of_class is not None:
+        return True
+    bins = statistics.probability_bins
+    return bins is not None and bins.shape[1] == 2 and options.uses_metric_bins(statistics)
+
+
 def choose_class(
-    statistics: CalibrationStatistics, of_class: int | str | None
-) -> CalibrationStatistics:
-    """Return what is drawn of statistics, see `of_class` of :func:`draw_reliability`."""
-    if statistics.of_class is not None or of_class == PREDICTED:
-        return statistics
-    if of_class is None:
-        bins = statistics.probability_bins
-        if bins is None or bins.shape[1] != 2:
-            return statistics
-        of_class = 1
-    return statistics.for_class(of_class)
+    name: str, statistics: CalibrationStatistics, of_class: int | str | None
+) -> tuple[str, CalibrationStatistics]:
+    """Return the title and what is drawn of a run, see `of_class` of :func:`draw_reliability`."""
+    if statistics.of_class is not None:
+        return name, statistics
+    if statistics.label_bins is not None:
+        if isinstance(of_class, int):
+            return f'{name}, label {of_class}', statistics.for_label(of_class)
+        name = f'{name}, pooled over labels'
+    if of_class == PREDICTED:
+        return name, statistics
+    return name, statistics.for_class(1 if of_class is None else of_class)
 
 
 def check_bins_known(statistics: CalibrationStatistics, options: DiagramOptions) -> None:

@@ -9,7 +9,9 @@ from mmcalib.cli.visualize import KIND_DESCRIPTIONS, VisualizeOptions, build_par
 from mmcalib.reports.figures import FIGURE_KINDS
 
 DRAWING = {
-    'reliability': dict(overlay=False, num_bins=None, equal_mass=False, zoom=None, scale='linear'),
+    'reliability': dict(
+        overlay=False, num_bins=None, equal_mass=False, zoom=None, scale='linear', of_class=None
+    ),
     'risk': dict(overlay=False),
     'maps': dict(images=None),
     'worst': dict(images=None),

@@ -12,6 +12,7 @@ from mmengine.registry import TRANSFORMS
 from overconfident_checkpoints import DIGITS, SCENES, load, write_checkpoint
 
 from mmcalib.metrics import measure
+from mmcalib.reports.figures import figure_from_files
 
 NAMES = ['ClasswiseECE', 'rate_gap']
 KEYS = [f'calibration/{name}{end}' for name in NAMES for end in ('', '_low', '_high')]
@@ -182,3 +183,55 @@ def test_test_protocol_of_the_foreground_has_no_rates(run):
     assert 'calibration/Brier' in record['metrics']
     assert 'calibration/rate_gap' not in record['metrics']
     assert 'P(y = 1)' not in output
+
+
+@pytest.mark.parametrize('name', ['binary', 'two logits', 'labels'])
+def test_visualize_reliability_of_two_classes_draws_p_of_1(run, name):
+    # The metric of the config asks for no bins of the classes.
+    stem = name.replace(' ', '_')
+    config = f"_base_ = '{stem}.py'\ntest_evaluator = [dict(type='ECE')]\n"
+    Path(f'ece_{stem}.py').write_text(config)
+    run('test.py', f'ece_{stem}.py', f'{stem}.pth', '--work-dir', f'ece_{stem}')
+    record, _, _ = test_head(run, name)
+    figure = figure_from_files('reliability', [f'ece_{stem}'])
+    diagram, histogram = figure.axes
+    assert diagram.get_ylabel() == 'share of labels 1 (%)'
+    assert histogram.get_xlabel() == 'P(y = 1) (%)'
+    expected = record['metrics']['calibration/ClasswiseECE']
+    assert f'ECE of P(y = 1) {expected:.2f} %' in diagram.get_title()
+    assert ('pooled over labels' in diagram.get_title()) == (name == 'labels')
+    run('visualize.py', 'reliability', f'ece_{stem}', '--of-class', 'predicted', '--out', 'a.png')
+    for drawing in (dict(of_class='predicted'), dict(equal_mass=True)):
+        figure = figure_from_files('reliability', [f'ece_{stem}'], **drawing)
+        assert figure.axes[0].get_ylabel() == 'accuracy (%)'
+
+
+def test_visualize_reliability_of_a_label_draws_its_bins(run):
+    _, _, samples = test_head(run, 'labels')
+    probs = torch.stack([sample['pred_score'][7] for sample in samples])
+    labels = torch.tensor([7 in sample['gt_label'].tolist() for sample in samples]).long()
+    expected = measure(probs, labels, 'ClasswiseECE')
+    figure = figure_from_files('reliability', ['test_labels'], of_class=7)
+    title = figure.axes[0].get_title()
+    assert 'label 7' in title
+    assert f'ECE of P(y = 1) {expected:.2f} %' in title
+    error = run(
+        *('visualize.py', 'reliability', 'test_labels'),
+        *('--of-class', 10, '--out', 'a.png'),
+        code=2,
+    )
+    assert error.strip() == 'visualize.py: error: of_class must be from 0 to 9, got 10'
+
+
+def test_visualize_reliability_of_a_class_draws_its_share(run):
+    test_head(run, 'classes')
+    figure = figure_from_files('reliability', ['test_classes'], of_class=9)
+    assert figure.axes[0].get_ylabel() == 'share of labels 9 (%)'
+    figure = figure_from_files('reliability', ['test_classes'])
+    assert figure.axes[0].get_ylabel() == 'accuracy (%)'
+    error = run(
+        *('visualize.py', 'reliability', 'test_classes'),
+        *('--of-class', 'cat', '--out', 'a.png'),
+        code=2,
+    )
+    assert "must be the number of a class or 'predicted', got cat" in error

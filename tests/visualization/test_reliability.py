@@ -242,3 +242,23 @@ def test_reliability_of_a_class_that_is_not_known_raises(given, options, words):
     }
     with pytest.raises(ValueError, match=words):
         mmcalib.reliability_diagram(**arguments[given], **options)
+
+
+def test_reliability_grid_of_several_labels_pairs_before_and_after():
+    probs, labels = binary_rows()
+    several = [torch.stack([values] * 3, dim=1) for values in (probs, labels)]
+    measured = mmcalib.measure(*several)
+    figure = mmcalib.reliability_diagram({'before': measured, 'after': measured})
+    titles = [axes.get_title().split('\n')[0] for axes in figure.axes]
+    expected = [f'{when} label {label}' for label in range(3) for when in ('before', 'after')]
+    assert [title for title in titles if title] == expected
+
+
+def test_reliability_runs_of_which_one_lacks_the_classes_are_all_of_confidences():
+    probs, labels = binary_rows()
+    figure = mmcalib.reliability_diagram(
+        {'new': mmcalib.measure(probs, labels), 'old': mmcalib.measure(probs, labels, ['ECE'] * 2)},
+        overlay=True,
+    )
+    assert figure.axes[0].get_ylabel() == 'accuracy (%)'
+    assert 'P(y = 1)' not in str(figure.axes[0].get_legend_handles_labels()[1])
