@@ -117,6 +117,7 @@ def metrics_by_part(
         if group_tests:
             start = f'{group}, ' if group else ''
             metrics[f'{start}{MEAN}'] = {key: mean_over_tests(group_tests, key) for key in keys}
+        if len(group_tests) > 1:  # A lone one is the mean.
             metrics[f'{start}{WORST}'] = {key: worst_over_tests(group_tests, key) for key in keys}
     for test in tests:
         if test['kind'] == 'data':

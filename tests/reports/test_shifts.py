@@ -60,6 +60,19 @@ def test_shift_columns_nan_or_held_out_alone_handled(tmp_path):
     assert only_run(tmp_path / 'held_out').metrics['mIoU mean'] == 77
 
 
+def test_shift_columns_lone_corruption_has_no_worst(tmp_path):
+    """It is the mean and the worst."""
+    write_shifted_tests(tmp_path / 'lone', 'CE', **FOG, severities=[5], data=['zurich'])
+    run = only_run(tmp_path / 'lone')
+    (table,) = tables_from_runs([run])
+    assert table.columns[:3] == ['mIoU clean', 'mIoU mean', 'mIoU zurich']
+    assert 'worst' not in robustness_table([run])
+    write_shifted_tests(tmp_path / 'two', 'CE', corruptions=['fog', 'shot_noise'], severities=[5])
+    lines = robustness_table([only_run(tmp_path / 'two')])
+    assert 'noise, mean' in lines and 'noise, worst' not in lines
+    assert 'overall, mean' in lines and 'overall, worst' in lines
+
+
 def test_tables_under_shift_have_columns_and_notes_of_it(tmp_path):
     for seed in (0, 1):
         for label, ece in (('CE', 1.0 + seed), ('CE + temperature', 0.5)):
