@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
-from mmengine.registry import MODELS
+from mmengine.registry import DATASETS, MODELS
 from mmengine.structures import BaseDataElement
 from torch.utils.data import DataLoader
 
@@ -23,7 +24,7 @@ from mmcalib.openmmlab.samples import background_index, read_samples
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.objects import Objects, find_map_objects, map_confidence
 from mmcalib.predictions.progress import progress
-from mmcalib.runs.checkpoint import Checkpoint
+from mmcalib.runs.checkpoint import Checkpoint, class_names
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import find_pipelines, type_name, without_labels
 from mmcalib.runs.weights import build_model
@@ -110,6 +111,8 @@ class Predictor:
         if num_classes not in (None, len(self.classes)):
             self.classes = [str(label) for label in range(num_classes)]
             self.palette = None
+        else:
+            check_class_order(cfg, checkpoints[0])
 
     def predict_files(
         self, images: Sequence[Path], *, show_progress: bool = False
@@ -231,6 +234,51 @@ def input_shape(data: Mapping) -> tuple[int, ...]:
     for view in views:
         shape += view.shape
     return tuple(shape)
+
+
+def check_class_order(cfg: Config, checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose classes are named in another order than in the config's data.
+
+    Predictions would have the names of other classes. Names that the data do not have are no
+    matter, nor are data that are not on this machine.
+
+    Args:
+        cfg: Config with the data.
+        checkpoint: Checkpoint whose names predictions have.
+    """
+    for split in ('train', 'val', 'test'):
+        loader = cfg.get(f'{split}_dataloader') or {}
+        for names in class_orders(loader.get('dataset') or {}, cfg.get('default_scope')):
+            for label, (trained, name) in enumerate(zip(checkpoint.classes, names, strict=False)):
+                if trained != name and trained in names:
+                    raise UserError(
+                        f'{checkpoint.path} names class {label} {trained!r}, which is class '
+                        f'{names.index(trained)} of the {split} data of the config: predict by the '
+                        'config of its training, whose names are those of its folders; or write '
+                        "the names in the order of the labels into meta['dataset_meta']['classes'] "
+                        'of the checkpoint'
+                    )
+
+
+def class_orders(dataset: Mapping, scope: str | None) -> list[list[str]]:
+    """Return the names of the classes of a config's data, and of the folders that are its labels.
+
+    No images are listed.
+    """
+    orders = []
+    parts = [dataset.get('dataset'), *(dataset.get('datasets') or ())]
+    inner_parts = [part for part in parts if isinstance(part, Mapping)]
+    for part in inner_parts:
+        orders += class_orders(part, scope)
+    if inner_parts:
+        return orders
+    with suppress(Exception), DATASETS.switch_scope_and_registry(scope) as registry:
+        built = registry.build({**dataset, 'pipeline': [], 'lazy_init': True})
+        orders.append(class_names(built))
+        if hasattr(built, '_find_samples') and not built.ann_file:  # mmpretrain's CustomDataset
+            folders = [path for path in Path(built.img_prefix).iterdir() if path.is_dir()]
+            orders.append(sorted(path.name for path in folders))
+    return orders
 
 
 def object_rows(objects: Objects, classes: Sequence[str]) -> list[dict]:

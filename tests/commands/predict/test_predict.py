@@ -396,6 +396,35 @@ def test_predict_members_that_do_not_fit_refused(photos, classifiers, tmp_path):
         mmcalib.predict(*write_model(tmp_path, config, classifier(head)), photos)
 
 
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+@pytest.mark.parametrize('told_by', ['folders', 'names'])
+def test_predict_classes_in_other_order_than_of_config_refused(
+    told_by, split, photos, classifiers, tmp_path
+):
+    """A label is the place of its folder or name, so images would get another class's name."""
+    _, config, checkpoints = classifiers
+    dataset = dict(type='CustomDataset', pipeline=[dict(type='LoadImageFromFile')])
+    names = [f'class {k}' for k in (1, 0, 2, 3, 4)]
+    if told_by == 'folders':
+        write_labelled(tmp_path, config, photos)
+        dataset |= dict(data_root=str(tmp_path), data_prefix='images')
+        content = torch.load(checkpoints[0], weights_only=False)
+        content['meta']['dataset_meta'] = {'classes': names}
+        checkpoint = str(tmp_path / 'other.pth')
+        torch.save(content, checkpoint)
+        message = "class 0 'class 1', which is class 1 "
+    else:
+        dataset |= dict(metainfo=dict(classes=names), data_root='gone')
+        checkpoint = checkpoints[0]
+        message = "class 0 'class 0', which is class 1 "
+    dataset = dict(type='ConcatDataset', datasets=[dict(type='CIFAR10'), dataset])
+    (tmp_path / 'mine.py').write_text(
+        f'_base_ = {config!r}\n{split}_dataloader = dict(dataset=dict(_delete_=True, **{dataset}))'
+    )
+    with pytest.raises(UserError, match=rf'\.pth .*{message}of the {split} data'):
+        mmcalib.predict(str(tmp_path / 'mine.py'), checkpoint, photos)
+
+
 def test_predict_checkpoints_are_told_from_images(photos, segmenting):
     config, checkpoint = map(Path, segmenting)
     expected = mmcalib.predict(*segmenting, str(photos / '0.png')).summary['confidence']
