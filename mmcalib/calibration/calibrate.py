@@ -192,7 +192,7 @@ def calibrate_source(
             all_batches = list(all_batches)  # Rows are small, so they are kept and not read twice.
         draw = draw_predictions(all_batches, source, num_samples=num_samples, seed=seed)
     given_groups = None if groups is None else group_numbers(groups, draw.num_images)
-    independent = independent_groups(draw, source, given_groups)
+    independent = independent_groups(draw, source, given_groups, pixels=pixels)
     draw, independent = sort_by_group(draw, independent)
     information = logit_information(draw, independent.index)
     check_determined(draw, information if needs_information else None, pixels=pixels)

@@ -121,12 +121,13 @@ def choose_method(
     methods: Sequence[str],
     *,
     pixels: bool,
+    run_of_group: Tensor | None = None,
 ) -> tuple[str, list[dict]]:
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
     Each prediction is scored by a scaling that was fitted without the fold of its image. The
-    standard error is that of the difference to the best method, with images, or groups of them, as
-    the observations:
+    standard error is that of the difference to the best method, with images, groups of them, or
+    runs of neighbours as the observations:
 
     .. math:: \mathrm{SE} = \frac1N \sqrt{\sum_g \Big(\sum_{i \in g} (d_i - \bar d)\Big)^2}
 
@@ -139,6 +140,8 @@ def choose_method(
         fold_of_group: The fold of each group, see :func:`~mmcalib.calibration.folds.assign_folds`.
         methods: The candidates, the simplest first; that of no scaling comes before all.
         pixels: Whether the predictions are pixels, so that their mean IoU is of interest.
+        run_of_group: The run of neighbours that each group is in, ``(G,)`` int64; None if groups
+            are in no order.
 
     Returns:
         The method, ``'none'`` for no scaling, and a dict for each candidate, measured on images
@@ -178,6 +181,8 @@ def choose_method(
             risks = image_risks(predicted, labels, ignore_index=None)
             candidate['miou'] = 100 * (1 - risks['IoU'])
     best = min(losses.values(), key=Tensor.mean)
+    if run_of_group is not None:
+        group_index = run_of_group[group_index]
     if draw.rows.several_labels:
         group_index = group_index[:, None].expand(draw.labels.shape)[draw.labels >= 0]
     chosen = None

@@ -87,7 +87,7 @@ def fit_scaling(
     """
     fold_of_group = None
     if groups.count > 1 or cross_fit is True or scaler is None:
-        fold_of_group = assign_folds(groups.count, seed=seed)
+        fold_of_group = assign_folds(groups.count, seed=seed, run_of_group=groups.run_of_group)
     candidates: list[dict] = []
     if scaler is None:
         method, candidates = _chosen_method(draw, groups, fold_of_group, pixels=pixels)
@@ -122,7 +122,14 @@ def _chosen_method(
     """Return the name of the chosen method, and the candidates."""
     num_logits = 1 if draw.rows.several_labels else draw.logits.shape[1]
     methods = methods_for(num_logits, num_groups=groups.count, pixels=pixels)
-    method, candidates = choose_method(draw, groups.index, fold_of_group, methods, pixels=pixels)
+    method, candidates = choose_method(
+        draw,
+        groups.index,
+        fold_of_group,
+        methods,
+        pixels=pixels,
+        run_of_group=groups.run_of_group,
+    )
     if groups.count >= LEAST_GROUPS or draw.rows.several_labels:
         return method, candidates
     scaler = fit_scaler(TemperatureScaler(), draw, groups.index)

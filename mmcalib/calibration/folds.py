@@ -20,8 +20,15 @@ from mmcalib.predictions.progress import progress
 FOLDS = 5
 
 
-def assign_folds(num_groups: int, *, seed: int) -> Tensor:
+def assign_folds(num_groups: int, *, seed: int, run_of_group: Tensor | None = None) -> Tensor:
     """Return the fold of each group, of nearly equal sizes, drawn by a seed.
+
+    Args:
+        num_groups: The number of groups.
+        seed: The seed.
+        run_of_group: The run of neighbours that each group is in, ``(G,)`` int64. The folds are
+            then whole runs and not drawn, so that neighbours are in two folds at the ends of runs
+            alone; None to draw groups.
 
     Returns:
         ``(num_groups,)`` int64 in [0, 5), or less if there are fewer.
@@ -34,6 +41,8 @@ def assign_folds(num_groups: int, *, seed: int) -> Tensor:
             'all valid predictions are of one image, or of one of the given groups, so no scaling '
             'can be fitted on others: calibrate on more images'
         )
+    if run_of_group is not None:
+        return run_of_group % FOLDS
     fold = np.random.RandomState(seed).permutation(num_groups) % FOLDS
     return torch.from_numpy(fold.astype(np.int64))
 

@@ -16,6 +16,10 @@ from mmcalib.tensors import at_least_single
 
 # Standard errors from 0, beyond which one of 160 data sets of independent images is by chance.
 ALIKE = 2.5
+# Of nine neighbours, the most standard errors are three.
+LEAST_ALIKE = 1.5
+# Neighbours of a video that is not recognised are alike over few images: runs are no shorter.
+RUN_LENGTH = 12
 # A weak ridge, of a tenth of an image: few images do not determine the effect of a rare class.
 RIDGE = 0.1
 # The number of logits, of a few classes, that are held in memory at a time.
@@ -32,43 +36,55 @@ class Groups:
             without a valid prediction, which are of no group.
         count: The number of groups.
         are_runs: Whether neighbouring images were alike, so that the groups are runs of them.
+        run_of_group: The run of neighbours that each group is in, ``(G,)`` int64, of maps in order;
+            None if groups are in no order.
     """
 
     index: Tensor
     of_image: Tensor
     count: int
     are_runs: bool = False
+    run_of_group: Tensor | None = None
 
 
-def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) -> Groups:
+def independent_groups(
+    draw: Draw, source: Source, given_groups: Tensor | None, *, pixels: bool
+) -> Groups:
     """Return the groups of images that are independent, of those that have a valid prediction.
 
-    They are the given groups, otherwise the images. If groups, or images, next to each other are
-    alike, as the frames of a video are, they are not independent: then the groups are 5 runs of
-    neighbours, one for each fold of a cross-fit.
+    They are the given groups, otherwise the images. If images next to each other, of two groups,
+    are alike, as the frames of a video are, they are not independent: then the groups are 5 runs of
+    neighbours, one for each fold of a cross-fit. Maps in order have runs besides, for folds that
+    are right where this is not recognised.
 
     Args:
         draw: The predictions.
         source: The source that they come from.
         given_groups: The group of each image by its index in the data, ``(n,)`` int64 numbered
             in the order of the first images; None if every image is a group.
+        pixels: Whether the predictions are pixels of maps.
     """
     numbers = draw.images if given_groups is None else given_groups[draw.images]
     index = numbers.unique(return_inverse=True)[1]
     of_image = _by_image(draw.images, index, draw.num_images)
     count = int(index.max()) + 1
-    can_be_runs = source.in_order and count > FOLDS
-    if can_be_runs and neighbours_alike(draw, of_image[draw.rows.images]):
+    in_order = source.in_order
+    if in_order and count > FOLDS and neighbours_alike(draw, of_image):
         of_image = of_image * FOLDS // count
         return Groups(of_image[draw.rows.images], of_image, FOLDS, are_runs=True)
-    if given_groups is None:
+    run_of_group = None
+    if in_order and pixels:
+        runs_of_fold = max(len(draw.images) // (RUN_LENGTH * FOLDS), 1)
+        num_runs = min(runs_of_fold * FOLDS, count)
+        run_of_group = torch.arange(count, device='cpu') * num_runs // count
+    elif given_groups is None:
         # A loader that shuffles numbers its images by their content, so that the folds do not
         # depend on the order.
         numbers = source.image_numbers(draw.rows)
         if numbers is not None:
             of_image = _by_image(draw.rows.images, numbers, draw.num_images)
             count = int(numbers.max()) + 1
-    return Groups(of_image[draw.rows.images], of_image, count)
+    return Groups(of_image[draw.rows.images], of_image, count, run_of_group=run_of_group)
 
 
 def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
@@ -80,7 +96,7 @@ def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
     return draw.sorted_by(groups.index), replace(groups, index=groups.index.sort().values)
 
 
-def neighbours_alike(draw: Draw, index: Tensor) -> bool:
+def neighbours_alike(draw: Draw, group_of_image: Tensor) -> bool:
     r"""Return whether images in order have errors more like their neighbours' than others'.
 
     The error :math:`x` of an image is the mean of its probabilities less the multiple of its class
@@ -89,17 +105,20 @@ def neighbours_alike(draw: Draw, index: Tensor) -> bool:
     network that has hardly been trained, and 1 of a perfect one: so the ridge shrinks neither. For
     independent images
 
-    .. math:: z = \sum_g x_g \cdot x_{g+1} \Big/ \sqrt{\sum_g (x_g \cdot x_{g+1})^2}
+    .. math:: z = \sum_i x_i \cdot x_{i+1} \Big/ \sqrt{\sum_i (x_i \cdot x_{i+1})^2}
 
-    is about normal.
+    is about normal, and at most the root of the number of neighbours: of few, half of this is
+    enough. Neighbours of one group may be alike, so those of two groups alone count.
 
     Args:
         draw: The predictions.
-        index: The image, or the group of images, of each prediction, ``(M,)`` int64 in the order
-            of the data.
+        group_of_image: The group of each image by its index in the data, ``(n,)`` int64.
     """
-    products = neighbour_products(draw, index)
-    return bool(products.sum() > ALIKE * products.square().sum().sqrt())
+    group_index = group_of_image[draw.rows.images.unique()]
+    are_of_two = group_index[1:] != group_index[:-1]
+    products = neighbour_products(draw, draw.rows.images)[are_of_two]
+    limit = min(ALIKE, max(LEAST_ALIKE, len(products) ** 0.5 / 2))
+    return bool(products.sum() > limit * products.square().sum().sqrt())
 
 
 def neighbour_products(draw: Draw, index: Tensor) -> Tensor:

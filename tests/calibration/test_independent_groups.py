@@ -8,6 +8,7 @@ from overconfident import draw_labels
 from scipy.special import softmax
 
 from mmcalib.calibration import groups as groups_module
+from mmcalib.calibration.folds import assign_folds
 from mmcalib.calibration.groups import independent_groups, neighbour_products, neighbours_alike
 
 SEEDS = range(10)
@@ -48,10 +49,55 @@ def random_walk(rng):
 def test_independent_groups_video_are_runs_of_frames(seed):
     rng = np.random.default_rng(seed)
     draw = make_draw(random_walk(rng), random_walk(rng), seed=seed)
-    groups = independent_groups(draw, SourceInOrder(), None)
+    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
     assert groups.of_image.tolist() == [index // 12 for index in range(60)]
     assert groups.are_runs
     assert groups.count == 5
+
+
+def test_independent_groups_named_blocks_of_a_video_are_mostly_runs():
+    """Eleven blocks of five frames are not independent: their ends are neighbours."""
+    are_runs = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        draw = make_draw(random_walk(rng)[:55], random_walk(rng)[:55], seed=seed)
+        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5, pixels=True)
+        are_runs.append(groups.are_runs)
+        assert groups.count == (5 if groups.are_runs else 11)
+    assert np.mean(are_runs) >= 0.8
+
+
+def test_independent_groups_of_independent_videos_mostly_stay():
+    """The limit of few neighbours is of one in fifteen data sets by chance."""
+    are_runs = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        content, error = rng.normal(size=(2, 11, 4)).repeat(5, axis=1)
+        draw = make_draw(content, error, seed=seed)
+        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5, pixels=True)
+        are_runs.append(groups.are_runs)
+        assert groups.are_runs or groups.count == 11
+    assert np.mean(are_runs) < 0.2
+
+
+@pytest.mark.parametrize(('num_images', 'num_runs'), [(7, 5), (59, 5), (130, 10), (400, 30)])
+def test_independent_groups_folds_of_maps_are_runs_of_their_order(num_images, num_runs):
+    """So at most the images at the ends of runs have a neighbour in another fold."""
+    rng = np.random.default_rng(0)
+    draw = make_draw(*rng.normal(size=(2, num_images, 4)), pixels=20)
+    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
+    assert not groups.are_runs
+    folds = assign_folds(groups.count, seed=0, run_of_group=groups.run_of_group)
+    assert int((folds[1:] != folds[:-1]).sum()) == num_runs - 1
+    sizes = folds.bincount()
+    assert len(sizes) == 5
+    assert sizes.max() - sizes.min() <= num_runs // 5
+
+
+def test_independent_groups_rows_have_no_runs():
+    rng = np.random.default_rng(0)
+    draw = make_draw(*rng.normal(size=(2, 60, 4)), pixels=1)
+    assert independent_groups(draw, SourceInOrder(), None, pixels=False).run_of_group is None
 
 
 @pytest.mark.parametrize('seed', SEEDS)
@@ -61,7 +107,7 @@ def test_independent_groups_shuffled_video_are_images(seed):
     error = random_walk(rng)
     order = rng.permutation(60)
     draw = make_draw(content[order], error[order], seed=seed)
-    groups = independent_groups(draw, SourceInOrder(), None)
+    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
     assert groups.of_image.tolist() == list(range(60))
     assert not groups.are_runs
 
@@ -73,7 +119,7 @@ def test_neighbours_alike_images_in_order_of_labels_are_not(seed):
     labels = np.arange(200) * 4 // 200
     draw = make_draw(content, 2 * np.eye(4)[labels], pixels=1, seed=seed)
     draw.labels[:] = torch.as_tensor(labels)
-    assert not neighbours_alike(draw, draw.rows.images)
+    assert not neighbours_alike(draw, torch.arange(draw.num_images))
 
 
 @pytest.mark.parametrize('seed', SEEDS)
@@ -82,7 +128,7 @@ def test_neighbours_alike_maps_in_order_of_content_are_not(seed):
     content = rng.normal(size=(200, 4))
     order = content.argmax(axis=1).argsort(kind='stable')
     draw = make_draw(content[order], rng.normal(size=(200, 4)), seed=seed)
-    assert not neighbours_alike(draw, draw.rows.images)
+    assert not neighbours_alike(draw, torch.arange(draw.num_images))
 
 
 @pytest.mark.parametrize('training', [1e-4, 1e-2, 1])
@@ -95,7 +141,7 @@ def test_neighbours_alike_hardly_trained_network_in_order_of_classes_is_not(trai
     content = 4 * np.eye(4)[classes]
     draw = make_draw(content, rng.normal(size=(80, 4)), pixels=pixels, seed=seed)
     draw.logits.copy_(training * draw.logits)
-    assert not neighbours_alike(draw, draw.rows.images)
+    assert not neighbours_alike(draw, torch.arange(draw.num_images))
 
 
 def expected_products(draw):
