@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from copy import deepcopy
 from importlib import import_module
 from io import StringIO
@@ -38,6 +39,9 @@ FURTHER_KEYS = (
     'runner_type', 'strategy', 'sync_bn', 'tta_model', 'tta_pipeline',
 )  # fmt: skip
 MOST_KEYS = 6  # in an error
+KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
+# The name of a key where code reads it from a config.
+READING = re.compile(r"""\bcfg(?:\.get\(|\[|\.)['"]?(\w+)""")
 
 
 def _find_base(name: str, inheriting: str) -> tuple[str, str | None]:
@@ -218,10 +222,27 @@ def check_is_read(cfg: Config, key: str, known: Collection[str]) -> None:
 
 
 def keys_read(cfg: Config) -> set[str]:
-    """Return the keys at the top of a config that a Runner or one of our tools reads."""
-    keys = {*inspect.signature(Runner).parameters, *FURTHER_KEYS}
+    """Return the keys at the top of a config that a Runner, one of our tools, or own code reads."""
+    keys = {*inspect.signature(Runner).parameters, *FURTHER_KEYS, *keys_of_own_modules(cfg)}
     if 'data_preprocessor' in (cfg.get('model') or {}):
         keys.remove('data_preprocessor')  # A Runner gives it to a model that has none.
+    return keys
+
+
+def keys_of_own_modules(cfg: Config) -> set[str]:
+    """Return the keys that the modules of ``custom_imports`` read by name from a ``cfg``.
+
+    A hook of the user's own reads ``runner.cfg['my_note']``, for instance.
+    """
+    imports = (cfg.get('custom_imports') or {}).get('imports') or ()
+    if isinstance(imports, str):
+        imports = [imports]
+    packages = {name.split('.')[0] for name in imports} - {*KNOWN_PACKAGES}
+    keys = set()
+    for name, module in list(sys.modules.items()):
+        if name.split('.')[0] in packages:
+            with suppress(OSError, TypeError):  # It has no source.
+                keys.update(READING.findall(inspect.getsource(module)))
     return keys
 
 

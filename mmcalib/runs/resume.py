@@ -33,6 +33,7 @@ from mmcalib.runs.checkpoint import (
     fill,
     read_checkpoint,
 )
+from mmcalib.runs.config import KNOWN_PACKAGES
 from mmcalib.runs.record import CONTENT, described_data, differences
 from mmcalib.runs.safe_loading import damage
 from mmcalib.runs.training import (
@@ -50,7 +51,6 @@ LENGTH = ('max_epochs', 'max_iters')
 # Attributes of a scheduler that change from step to step, or that a longer training changes.
 CHANGING_STATE = ('_global_step', '_last_value', 'base_values', 'end', 'last_step', 'verbose')
 SHOWN_DIFFERENCES = 6
-KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
 VALIDATED = 'validated_at'  # the key in mmengine's message hub, which checkpoints hold
 
 

@@ -1,6 +1,7 @@
 """Configs that inherit by package, what cannot be read, and options with the name that is meant."""
 
 import re
+import warnings
 
 import pytest
 from commands import ROOT
@@ -93,6 +94,32 @@ model.update(head=dict(loss=dict(type='MarginLabelSmoothingLoss', margin=margin)
 def test_load_config_option_that_nothing_reads_raises(key, told, read):
     with pytest.raises(UserError, match=rf'^--cfg-options {key}: .*{told}'):
         read(VARIABLES, {key: 2})
+
+
+@pytest.mark.parametrize(
+    ('name', 'reading'),
+    [
+        ('own_items', "runner.cfg['my_note']"),
+        ('own_get', "self.cfg.get('my_note', 0)"),
+        ('own_attributes', 'cfg.my_note'),
+    ],
+)
+def test_load_config_option_that_own_module_reads_is_allowed(name, reading, read, tmp_path):
+    """A hook may read what it likes from the config of its Runner."""
+    package = tmp_path / name
+    package.mkdir()
+    (package / '__init__.py').write_text('from . import hooks')
+    (package / 'hooks.py').write_text(
+        f'def before_train(self, runner, cfg):\n    return {reading}, self.nowhere\n'
+    )
+    text = f"{VARIABLES}custom_imports = dict(imports=['{package.name}'])\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        assert read(text, {'my_note': 2}).my_note == 2
+        assert read(f'{text}my_note = 3', {'my_note': 2}).my_note == 2
+    for key in ('nowhere', 'margin', 'my_notes'):
+        with pytest.raises(UserError, match=f'^--cfg-options {key}: '):
+            read(text, {key: 2})
 
 
 def test_load_config_option_that_model_shadows_raises(read):
