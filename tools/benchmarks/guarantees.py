@@ -24,8 +24,8 @@ difference of two models, with their mean width in brackets. 70 % of the confide
 equal, and 80 % of what decides about being correct is shared; NLL is that of being correct. `ECE,
 bias ignored` are the quantiles of the resampled differences.
 
-With `--table classes`: how often the intervals of `measure` contain the true ClasswiseECE and
-rate_gap of 2 and 10 classes, with their mean width in brackets. Each prediction is one of 500
+With `--table classes`: how often intervals, as those of `measure`, contain the true ClasswiseECE
+and rate_gap of 2 and 10 classes, with their mean width in brackets. Each prediction is one of 500
 vectors of probabilities, whose labels are drawn from other, known ones; the labels of a group of 20
 predictions lean to one side or the other together.
 
@@ -52,10 +52,15 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import CalibrationStatistics, measure, risk_threshold, threshold
+from mmcalib.metrics import CalibrationStatistics, risk_threshold, threshold
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.intervals import bootstrap_weights, gap_intervals, tail_probabilities
+from mmcalib.metrics.intervals import (
+    bootstrap_weights,
+    gap_intervals,
+    interval_values,
+    tail_probabilities,
+)
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds
 from mmcalib.metrics.names import INTERVAL
 from mmcalib.metrics.paired_intervals import difference_intervals
@@ -370,26 +375,36 @@ def draw_labels(frequencies, group_index, rng):
     return (cumulative < rng.uniform(size=(len(leaning), 1)) * cumulative[:, -1:]).sum(axis=1)
 
 
-def class_row(group_size, num_classes, model, count, *, sets):
+def class_unit_tables(probs, kind, labels, group_index):
+    """Return the tables of groups of predictions, of the bins of each class."""
+    num_groups = group_index.max() + 1
+    num_classes = probs.shape[1]
+    bin_index = np.clip(np.ceil(probs * BINS) - 1, 0, BINS - 1).astype(int)[kind]
+    key = (group_index[:, None] * num_classes + np.arange(num_classes)) * BINS + bin_index
+    is_label = labels[:, None] == np.arange(num_classes)
+    size = num_groups * num_classes * BINS
+    columns = []
+    for values in (np.ones_like(is_label), is_label, probs[kind]):
+        column = np.bincount(key.ravel(), values.ravel(), size)
+        columns.append(column.reshape(num_groups, num_classes, BINS))
+    class_bins = torch.from_numpy(np.stack(columns, axis=1))
+    return UnitTables(class_bins[:, :, 0], torch.zeros(num_groups, 2), class_bins)
+
+
+def class_row(group_size, num_classes, model, count, *, sets, draws):
     """Return the cells of one row of the table of classes."""
     rng = np.random.default_rng(0)
     probs, frequencies = class_vectors(num_classes, *model, rng)
     truth = true_class_errors(probs, frequencies)
     group_index = np.arange(count * group_size) // group_size
+    names = ('ClasswiseECE', 'rate_gap')
     ends = []
     for _ in range(sets):
         kind = rng.integers(len(probs), size=len(group_index))
         labels = draw_labels(frequencies[kind], group_index, rng)
-        measured = measure(
-            probs[kind],
-            labels,
-            ['ClasswiseECE', 'rate_gap'],
-            interval=COVERAGE,
-            groups=group_index,
-        )
-        ends.append(
-            [[measured[f'{name}{ending}'] for ending in INTERVAL] for name in measured.names]
-        )
+        tables = class_unit_tables(probs, kind, labels, group_index)
+        found = interval_values(names, tables, coverage=COVERAGE, num_bootstrap=draws)
+        ends.append([[found[f'{name}{ending}'] for ending in INTERVAL] for name in names])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     holds = ((low <= truth + np.array(1e-9)) & (high >= truth)).mean(axis=0)
     cells = [f'{value:.2f}' for value in truth]
@@ -405,7 +420,9 @@ def print_class_table(args):
     for group_size, counts in ((1, (100, 1_000, 10_000)), (20, (20, 100, 500))):
         unit = 'predictions' if group_size == 1 else f'groups of {group_size}'
         for count, num_classes, model in product(counts, (2, 10), ((1, 0), (2, 0), (1, 1))):
-            cells = class_row(group_size, num_classes, model, count, sets=args.sets)
+            cells = class_row(
+                group_size, num_classes, model, count, sets=args.sets, draws=args.draws
+            )
             rows.append([unit, f'{count:,}', str(num_classes), *cells])
             print('  '.join(rows[-1]), flush=True)
     print_table([*headings, 'ClasswiseECE', 'rate_gap'], rows)
