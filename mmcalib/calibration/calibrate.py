@@ -27,7 +27,7 @@ from mmcalib.names import AUTO, NUM_SAMPLES
 from mmcalib.options import check_choice, suggests_arguments
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
-from mmcalib.posthoc.class_prior import check_class_prior, shift_class_prior
+from mmcalib.posthoc.class_prior import check_class_prior, check_has_shift, shift_class_prior
 from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model
@@ -183,6 +183,8 @@ def calibrate_source(
         scaler = scaler_for_head(method, first)
         if class_prior is not None:
             check_prior_of_head(class_prior, first)
+            if scaler is not None:
+                check_has_shift(scaler)
         if num_samples is None:
             num_samples = NUM_SAMPLES if pixels else math.inf
         all_batches: Iterable[ImagePredictions] = chain([first], batches)
@@ -196,7 +198,16 @@ def calibrate_source(
     draw, independent = sort_by_group(draw, independent)
     information = logit_information(draw, independent.index)
     check_determined(draw, information if needs_information else None, pixels=pixels)
-    fit = fit_scaling(draw, independent, scaler, pixels=pixels, cross_fit=cross_fit, seed=seed)
+    fit = fit_scaling(
+        draw,
+        independent,
+        scaler,
+        pixels=pixels,
+        cross_fit=cross_fit,
+        shifts_prior=class_prior is not None,
+        seed=seed,
+    )
+    unshifted = fit.scaler
     if class_prior is not None:
         fit = shift_fit(fit, class_prior, draw.labels)
     placement = None
@@ -246,6 +257,7 @@ def calibrate_source(
         majority=effect.majority,
         unlabelled=draw.unlabelled or [],
         class_prior=None if class_prior is None else as_tensor('class_prior', class_prior).tolist(),
+        unshifted=unshifted,
     )
 
 

@@ -77,6 +77,8 @@ class Calibrated:
         unlabelled: The classes without a label, by number or name.
         class_prior: The frequencies of the classes in use that the scaling of the model was shifted
             to; None if it was not.
+        unshifted: The scaling without this shift, by which a test split is measured; `scaler` if
+            there is none.
         split: The name of the split of the fit; None for a loader.
         model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
     """
@@ -98,6 +100,7 @@ class Calibrated:
     majority: float | None = None
     unlabelled: list = field(default_factory=list)
     class_prior: list[float] | None = None
+    unshifted: Scaler | None = None
     split: str | None = None
     model: nn.Module | None = None
 
@@ -245,9 +248,11 @@ class Calibrated:
     def _candidates_table(self) -> str:
         """Return the methods that were compared, with the chosen one marked."""
         quality = 'accuracy' if self.candidates[0]['miou'] is None else 'mIoU'
+        chosen = self.scaler if self.class_prior is None else self.unshifted
+        chosen_method = NONE if chosen is None else chosen.method
         rows = []
         for candidate in self.candidates:
-            mark = '→' if candidate['method'] == self.method else ''
+            mark = '→' if candidate['method'] == chosen_method else ''
             row = [mark, candidate['method']]
             if candidate['problem']:
                 row += [candidate['problem'], '', '', '']
@@ -330,9 +335,11 @@ class Calibrated:
             yield 'Before and after are of images that the scaling was fitted on.'
         if self.class_prior is not None:
             prior = ', '.join(f'{100 * frequency:.3g}' for frequency in self.class_prior)
+            on_test = ', on test too,' if 'tested' in self.effects else ''
             yield (
                 f'The scaling of the model is then shifted to classes of which {prior} % are in '
-                'use. Before and after are without this shift, of the frequencies in these data.'
+                f'use. Before and after{on_test} are without this shift, of the frequencies in '
+                'these data.'
             )
         if isinstance(self.scaler, ScalerPerLabel) and self.scaler.shared_labels:
             yield shared_sentence(self.scaler.shared_labels)

@@ -24,7 +24,9 @@ from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
 from mmcalib.calibration.groups import Groups
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.class_prior import WITH_SHIFT
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
+from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.posthoc.temperature_search import temperature_error
@@ -67,6 +69,7 @@ def fit_scaling(
     *,
     pixels: bool,
     cross_fit: bool | str = True,
+    shifts_prior: bool = False,
     seed: int = 0,
 ) -> Fit:
     """Fit a scaling to predictions of independent groups.
@@ -80,6 +83,8 @@ def fit_scaling(
         cross_fit: Whether to fit a scaling without each fold too, so that each image is scored by
             a scaling that has not seen it; 'if cheap' where this takes no longer than about a
             minute, and each fold leaves data that determine a scaling.
+        shifts_prior: Whether the scaling will be shifted to other frequencies of the classes, for
+            which not every method can be chosen.
         seed: The seed of the folds.
 
     Raises:
@@ -90,7 +95,9 @@ def fit_scaling(
         fold_of_group = assign_folds(groups.count, seed=seed, run_of_group=groups.run_of_group)
     candidates: list[dict] = []
     if scaler is None:
-        method, candidates = _chosen_method(draw, groups, fold_of_group, pixels=pixels)
+        method, candidates = _chosen_method(
+            draw, groups, fold_of_group, pixels=pixels, shifts_prior=shifts_prior
+        )
         if method == NONE:
             unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
             return Fit(scaler=None, scalers=[unchanged], candidates=candidates)
@@ -117,11 +124,13 @@ def fit_scaling(
 
 
 def _chosen_method(
-    draw: Draw, groups: Groups, fold_of_group: Tensor, *, pixels: bool
+    draw: Draw, groups: Groups, fold_of_group: Tensor, *, pixels: bool, shifts_prior: bool
 ) -> tuple[str, list[dict]]:
     """Return the name of the chosen method, and the candidates."""
     num_logits = 1 if draw.rows.several_labels else draw.logits.shape[1]
     methods = methods_for(num_logits, num_groups=groups.count, pixels=pixels)
+    if shifts_prior:
+        methods = [method for method in methods if issubclass(SCALERS[method], WITH_SHIFT)]
     method, candidates = choose_method(
         draw,
         groups.index,

@@ -34,6 +34,8 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
         diagonal: Weight of the penalty on scales, None for the default of the method.
         off_diagonal: Weight of the penalty on off-diagonal elements, None for the default.
         intercept: Weight of the penalty on shifts, None for the default.
+        class_prior: Frequencies of the classes in use, of one sigmoid those of 0 and of 1; None if
+            they are those of the data.
         split: Split to fit on, ``'val'`` or ``'test'``.
         groups: Regular expression that finds the group of an image in its path; None if the data
             set names the groups, or every image is one.
@@ -53,6 +55,7 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
     diagonal: float | None = None
     off_diagonal: float | None = None
     intercept: float | None = None
+    class_prior: Sequence[float] | None = None
     split: str = 'val'
     groups: str | None = None
     samples: int = NUM_SAMPLES
@@ -88,6 +91,7 @@ def build_parser() -> ToolParser:
             'CONFIG CHECKPOINT --out calibrated.pth --test',
             'CONFIG CHECKPOINT --out calibrated.pth --method auto',
             'CONFIG A.pth B.pth C.pth --out temperature.json',
+            'CONFIG CHECKPOINT --out calibrated.pth --class-prior 0.95 0.05',
         ],
         stopped='Stopped: nothing was written.',
     )
@@ -115,6 +119,16 @@ def build_parser() -> ToolParser:
         group.add_argument(
             f'--{name}', type=float, metavar='LAMBDA', help=f'weight of the penalty on {parameters}'
         )
+
+    group.add_argument(
+        '--class-prior',
+        nargs='+',
+        type=float,
+        metavar='F',
+        help='frequencies of the classes where the model will be used, if they are not those of '
+        'the split: 0.95 0.05 for one sigmoid of which 5 %% will be 1. Before and after are '
+        'without this shift',
+    )
 
     group = parser.add_argument_group('data')
     group.add_argument(

@@ -26,7 +26,8 @@ from mmcalib.openmmlab.heads import (
     returns_scores,
 )
 from mmcalib.openmmlab.samples import read_samples, sample_name, with_logits
-from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.affine import TemperatureScaler, VectorScaler
+from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.full_precision import full_precision
@@ -83,25 +84,30 @@ class RunnerSource:
         self.gather = all_gather_object
         self.kept = KeptBatches()
 
-    def expected_placement(self, model: nn.Module, method: str | LogitScaler | None) -> Placement:
+    def expected_placement(
+        self, model: nn.Module, method: str | LogitScaler | None, *, shifts_prior: bool = False
+    ) -> Placement:
         """Return where a scaling will probably go, found on the first batch, before a long pass.
 
         Args:
             model: The model.
             method: See :func:`mmcalib.calibrate`.
+            shifts_prior: Whether the scaling will be shifted to other frequencies of the classes.
 
         Raises:
             UserError: If the method is not for such a head.
         """
         first = KeptBatch(next(iter(self.loader)))
         original = OriginalLogits(model, [first], self.run)
+        num_logits = 1 if self.several_labels else len(original.logits_on(first)[0])
         if isinstance(method, LogitScaler):
             scaler: Scaler = method
         elif method == AUTO:
             scaler = TemperatureScaler()
         else:
-            num_logits = 1 if self.several_labels else len(original.logits_on(first)[0])
             scaler = default_scaler(num_logits)
+        if shifts_prior and isinstance(scaler, TemperatureScaler):
+            scaler = PlattScaler() if num_logits == 1 else VectorScaler()
         if self.several_labels:
             scaler = ScalerPerLabel(scaler)
         layers, reason = layers_for(original, scaler, sigmoids=self.several_labels)

@@ -15,6 +15,8 @@ from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.arrays import Array, as_floats, as_tensor
 from mmcalib.predictions.from_arrays import check_class_probabilities
 
+# A temperature is shifted as a scaling by vector or platt.
+WITH_SHIFT = (TemperatureScaler, VectorScaler, MatrixScaler, PlattScaler, BetaScaler)
 # Frequencies are often written with three digits.
 SUM_TOLERANCE = 2e-3
 # An estimate has converged if no frequency changes by more than this.
@@ -49,6 +51,7 @@ def shift_class_prior(scaler: LogitScaler, new: Array, old: Array) -> LogitScale
         UserError: If frequencies are not positive, do not sum to one, or are of another number of
             classes; for a scaling without a shift.
     """
+    check_has_shift(scaler)
     tensors = scaler.tensors
     num_logits = vars(scaler).get('num_logits_', np.size(new))
     new_prior = check_class_prior('new', new, num_classes=max(num_logits, 2))
@@ -66,18 +69,22 @@ def shift_class_prior(scaler: LogitScaler, new: Array, old: Array) -> LogitScale
         else:
             scales = scale.expand(num_logits)
             shifted = VectorScaler.from_parameters({'scale': scales, 'shift': shift})
-    elif isinstance(scaler, (VectorScaler, MatrixScaler, PlattScaler, BetaScaler)):
+    else:
         parameters = {**tensors, 'shift': tensors['shift'] + shift}
         shifted = scaler.from_parameters(parameters, **scaler.get_params())
-    else:
-        raise UserError(
-            f'{scaler.method} has no shift that other frequencies of classes could change: take '
-            'temperature, vector, matrix, platt or beta'
-        )
     shifted.least_conf = scaler.least_conf
     if 'num_logits_' in vars(scaler):
         shifted.num_logits_ = num_logits
     return shifted
+
+
+def check_has_shift(scaler: Any) -> None:
+    """Raise a UserError for a scaling that other frequencies of the classes could not shift."""
+    if not isinstance(scaler, WITH_SHIFT):
+        raise UserError(
+            f'{scaler.method} has no shift that other frequencies of classes could change: take '
+            'temperature, vector, matrix, platt or beta'
+        )
 
 
 def estimate_class_prior(probs: Array, old: Array) -> Tensor:

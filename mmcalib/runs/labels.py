@@ -10,6 +10,8 @@ from mmcalib.runs.record import Record, view_count
 
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.
 COUNTS_VALID_PIXELS = ('avg_non_ignore', True)
+# A label names the frequencies of so many classes at most.
+MOST_FREQUENCIES = 5
 
 
 def loss_label(loss: Mapping) -> str:
@@ -77,5 +79,10 @@ def calibration_label(calibration: Mapping | None) -> str:
     """Return `` + temperature`` and the like, with a space first; nothing without one."""
     if not calibration:
         return ''
-    methods = ' + '.join(str(method) for method in calibration['methods'])
-    return f' + {", ".join([methods, *calibration["forced"]])}'
+    parts = [' + '.join(str(method) for method in calibration['methods']), *calibration['forced']]
+    prior = calibration.get('class_prior')
+    if prior is not None and len(prior) <= MOST_FREQUENCIES:
+        parts.append(f'shifted to {", ".join(f"{100 * share:.3g}" for share in prior)} %')
+    elif prior is not None:
+        parts.append('shifted to other frequencies of the classes')
+    return f' + {", ".join(parts)}'

@@ -68,6 +68,7 @@ def short_calibration(calibration: Mapping) -> dict | None:
     short = {'methods': calibration.get('methods', [calibration['method']])}
     for key in ('options', 'split', 'forced'):
         short[key] = calibration[key]
-    if calibration.get('limit'):
-        short['limit'] = calibration['limit']
+    for key in ('limit', 'class_prior'):
+        if calibration.get(key):
+            short[key] = calibration[key]
     return short

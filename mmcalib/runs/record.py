@@ -26,7 +26,7 @@ LOCATIONS = ('data_root', 'data_prefix', 'ann_file')
 # have other keys.
 LOSS = {'type': str}
 LOSS['losses?'] = [LOSS]  # the terms of a sum
-CALIBRATION = {'methods': [str], 'forced': [str], 'split?': str}
+CALIBRATION = {'methods': [str], 'forced': [str], 'split?': str, 'class_prior?': [Real]}
 DATA = {f'{CONTENT}?': str}
 MEMBER = {
     'checkpoint': str,

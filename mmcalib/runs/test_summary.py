@@ -11,6 +11,7 @@ from shlex import quote
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics import names as keys
 from mmcalib.metrics.calibration_errors import gap
+from mmcalib.metrics.class_rates import LEAST_POINTS, ClassRates
 from mmcalib.metrics.intervals import interval_values
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, checkpoint_paths, is_ensemble
@@ -67,9 +68,23 @@ def rate_sentences(record: Record) -> list[str]:
     if rates is None:
         return []
     remedy = None
-    if has_shift(record.model):
+    if is_for_other_frequencies(record.model, rates):
+        remedy = 'the scaling is shifted to other frequencies of the classes than these data have'
+    elif has_shift(record.model):
         remedy = 'the scaling has not seen these frequencies, so fit it to data like those in use'
     return rates.sentences(remedy, names=record.rates['calibration']['classes'])
+
+
+def is_for_other_frequencies(model: Mapping, rates: ClassRates) -> bool:
+    """Return whether a scaling of a model was shifted to frequencies that tested data lack."""
+    for member in model['members']:
+        prior = (member['calibration'] or {}).get('class_prior')
+        if prior is None or len(prior) != len(rates.frequencies):
+            continue
+        for share, frequency in zip(prior, rates.frequencies, strict=True):
+            if abs(100 * share - frequency) > LEAST_POINTS:
+                return True
+    return False
 
 
 def has_shift(model: Mapping) -> bool:

@@ -122,3 +122,22 @@ def test_calibrate_class_prior_that_is_none_raises(prior, num_labels, words):
     batches = make_batches(num_labels=num_labels)
     with pytest.raises(ValueError, match=words):
         mmcalib.calibrate(Shifted(num_labels), batches, class_prior=prior)
+
+
+def test_calibrate_class_prior_refuses_a_method_without_shift_after_one_batch():
+    batches = make_batches()
+
+    def loader():
+        yield batches[0]
+        raise AssertionError('a second batch was read')
+
+    with pytest.raises(ValueError, match='isotonic has no shift'):
+        mmcalib.calibrate(Shifted(), loader(), method='isotonic', class_prior=[0.9, 0.1])
+
+
+def test_calibrate_class_prior_auto_compares_methods_with_a_shift():
+    calibrated = mmcalib.calibrate(Shifted(), make_batches(), method='auto', class_prior=[0.9, 0.1])
+    compared = {candidate['method'] for candidate in calibrated.candidates}
+    assert compared == {'none', 'temperature', 'platt', 'vector', 'beta', 'matrix'}
+    (chosen,) = [line for line in str(calibrated).splitlines() if line.startswith('→')]
+    assert calibrated.unshifted.method in chosen

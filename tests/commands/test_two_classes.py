@@ -9,14 +9,13 @@ import pytest
 import torch
 from mmcv.transforms import BaseTransform
 from mmengine.registry import TRANSFORMS
-from overconfident_checkpoints import DIGITS, SCENES, load, write_checkpoint
+from overconfident_checkpoints import DIGITS, SCENES, load, record_in, write_checkpoint
 
 from mmcalib.metrics import measure
 from mmcalib.reports.figures import figure_from_files
 
 NAMES = ['ClasswiseECE', 'rate_gap']
 KEYS = [f'calibration/{name}{end}' for name in NAMES for end in ('', '_low', '_high')]
-FEW = [f'{split}_dataloader.dataset.indices' for split in ('val', 'test')]
 
 
 @TRANSFORMS.register_module(force=True)
@@ -235,3 +234,85 @@ def test_visualize_reliability_of_a_class_draws_its_share(run):
         code=2,
     )
     assert "must be the number of a class or 'predicted', got cat" in error
+
+
+def calibrate_head(run, name, *options, out='out.pth', code=0):
+    """Calibrate a head; return the content of the checkpoint and the output, or the error."""
+    stem = name.replace(' ', '_')
+    Path(out).unlink(missing_ok=True)
+    output = run(
+        *('calibrate.py', f'{stem}.py', f'{stem}.pth', '--out', out),
+        *('--work-dir', 'calibrated', *options),
+        code=code,
+    )
+    return output if code else (load(out), output)
+
+
+@pytest.mark.parametrize(
+    ('name', 'layer', 'prior'),
+    [
+        ('binary', 'decode_head.conv_seg', [0.9, 0.1]),
+        ('classes', 'head.fc', [0.55, *[0.05] * 9]),
+    ],
+)
+def test_calibrate_class_prior_shifts_the_checkpoint_alone(run, name, layer, prior):
+    method = [] if name == 'binary' else ['--method', 'vector']
+    plain, _ = calibrate_head(run, name, '--test', *method)
+    shifted, output = calibrate_head(
+        run, name, '--test', *method, '--class-prior', *prior, out='shifted.pth'
+    )
+    record = record_in(shifted)
+    assert record['class_prior'] == prior
+    for split in ('fitted', 'tested'):
+        for when in ('before', 'after'):
+            assert record[split][when] == record_in(plain)[split][when]
+    assert record['tested']['changed'] != record_in(plain)['tested']['changed']
+    assert 'Before and after, on test too, are without this shift' in output
+    frequencies = record['fitted']['rates']['before']['frequencies']
+    log_ratio = torch.tensor(prior).log() - (torch.tensor(frequencies) / 100).log()
+    expected = log_ratio[1:] - log_ratio[0] if name == 'binary' else log_ratio - log_ratio.mean()
+    states = [content['state_dict'] for content in (plain, shifted)]
+    weights = [state[f'{layer}.weight'] for state in states]
+    biases = [state[f'{layer}.bias'] for state in states]
+    torch.testing.assert_close(*weights)
+    torch.testing.assert_close(biases[1] - biases[0], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_calibrate_class_prior_of_a_temperature_is_measured_without_it(run):
+    plain, _ = calibrate_head(run, 'classes', '--test')
+    prior = [0.55, *[0.05] * 9]
+    shifted, _ = calibrate_head(run, 'classes', '--test', '--class-prior', *prior, out='s.pth')
+    assert record_in(plain)['method'] == 'temperature'
+    assert record_in(shifted)['method'] == 'vector'
+    assert record_in(shifted)['tested']['after'] == record_in(plain)['tested']['after']
+
+
+def test_test_of_a_shifted_checkpoint_is_marked(run):
+    calibrate_head(run, 'binary', '--class-prior', 0.9, 0.1)
+    record, output, _ = test_head(run, 'binary', checkpoint='out.pth')
+    assert record['model']['members'][0]['calibration']['class_prior'] == [0.9, 0.1]
+    sentence = 'the scaling is shifted to other frequencies of the classes than these data have.'
+    report = run('report.py', 'test_binary')
+    for text in (output, report):
+        assert 'platt, shifted to 90, 10 %' in text
+        assert sentence in text
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'words'),
+    [
+        ('binary', [0.9, 0.3], '--class-prior must be frequencies above 0 that sum to 1'),
+        ('binary', [1.0, 0.0], '--class-prior must be frequencies above 0 that sum to 1'),
+        ('binary', [0.1], '--class-prior must be a frequency of each class'),
+        ('binary', [0.5, 0.3, 0.2], 'must have a frequency of each of 2 classes, got 3'),
+        ('binary', [0.9, 0.1, '--method', 'isotonic'], 'isotonic has no shift'),
+        ('binary', [0.9, 0.1, '--out', 'mean.json'], 'which --class-prior cannot shift'),
+        ('labels', [0.9, 0.1], 'this head predicts several'),
+    ],
+)
+def test_calibrate_invalid_class_prior_is_one_line(run, name, options, words):
+    error = calibrate_head(run, name, '--class-prior', *options, code=2)
+    last_line = error.splitlines()[-1]
+    assert last_line.startswith('calibrate.py: error: ')
+    assert words in last_line
+    assert not Path('out.pth').exists()

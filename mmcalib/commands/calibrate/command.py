@@ -236,9 +236,15 @@ def calibrate_runner(
     if division.is_whole_test or method == AUTO:
         check_groups(group_of_image, options)
     source = split_source(runner, division.split, loader)
+    if source.several_labels and options.class_prior is not None:
+        raise UserError(
+            '--class-prior is of the classes of one label, and this head predicts several: leave '
+            'it out'
+        )
     expected = Placement(reason='a mean is in no single model')
     if sink.has_model:
-        expected = source.expected_placement(runner.model, method)
+        shifts_prior = options.class_prior is not None
+        expected = source.expected_placement(runner.model, method, shifts_prior=shifts_prior)
         if expected.reason is not None or method == AUTO:
             check_file(options.config_beside, options)
     source.use_placement(expected)
@@ -247,6 +253,7 @@ def calibrate_runner(
         source,
         method,
         groups=group_of_image,
+        class_prior=options.class_prior,
         num_samples=options.samples,
         cross_fit=True if division.is_whole_test else 'if cheap',
         measure_all=True,
@@ -278,13 +285,17 @@ def split_source(runner: Runner, split: str, loader: Iterable) -> RunnerSource:
 def effect_on_test(
     runner: Runner, loader: Iterable, fitted: RunnerSource, calibrated: Calibrated
 ) -> Effect:
-    """Return the metrics before and after on test images, which the scaling has not seen."""
+    """Return the metrics before and after on test images, which the scaling has not seen.
+
+    They are without a shift to other frequencies of the classes, which these images do not have.
+    """
     source = split_source(runner, 'test', loader)
     source.from_scores = fitted.from_scores
     unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
     return measure_effect(
         source.read(runner.model, 'Before and after, test'),
-        [calibrated.scaler or unchanged],
+        [calibrated.unshifted or unchanged],
+        returned_scaler=calibrated.scaler,
         threshold=source.threshold,
         num_bins=calibrated.num_bins,
         gather=source.gather,

@@ -19,6 +19,7 @@ from mmcalib.files import check_writable
 from mmcalib.names import AUTO
 from mmcalib.options import check_integer
 from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.class_prior import check_class_prior
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint
@@ -85,6 +86,13 @@ def check_options(options: CalibrateOptions) -> None:
     if Path(options.out).suffix == '.py':
         raise UserError(f'--out {options.out} is the name of a config: name a .pth file')
     check_file(options.out, options)
+    if options.class_prior is not None:
+        check_class_prior('--class-prior', options.class_prior)
+        if options.writes_temperature:
+            raise UserError(
+                f'--out {options.out} holds a temperature of a mean alone, which --class-prior '
+                'cannot shift: calibrate each checkpoint to a .pth file, and test their mean'
+            )
     if options.averages and not options.writes_temperature:
         raise UserError(
             f'--out {options.out}: a temperature of the mean of several predictions is kept in a '
