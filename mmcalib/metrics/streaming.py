@@ -147,7 +147,7 @@ class StreamingMetrics:
         self._num_images = 0
         self._class_axis_is_known = False
         self._outputs = OutputCheck()
-        # What the batches so far have, such as '10 classes'; None before the first.
+        # The kind of all batches so far, such as '10 classes'; None before the first.
         self._kind: str | None = None
         # Whether all of several labels so far are one-hot; None without any.
         self._is_one_hot: bool | None = None
@@ -184,7 +184,8 @@ class StreamingMetrics:
         logits, labels = check_logits(logits, labels, self.ignore_index)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
         # A function of the user's own says that this process has all images.
-        rank, world_size = (0, 1)
+        rank = 0
+        world_size = 1
         if self.gather is gather_objects:
             rank, world_size = rank_and_world_size()
         positions = self._num_images + torch.arange(len(labels), device='cpu')

@@ -180,9 +180,9 @@ def check_not_exchanged(name: str, values: Tensor, other_name: str, others: Tens
 
     Args:
         name: The name of the floats.
-        values: What was given for them.
+        values: The numbers that were given for them.
         other_name: The name of the labels, or of what came true.
-        others: What was given for these.
+        others: The numbers that were given for these.
     """
     if values.is_floating_point() or not others.is_floating_point():
         return
