@@ -105,9 +105,10 @@ def check_resumed(runner: Runner) -> None:
 
 
 def _no_whole_checkpoint_message(folder: Path, hook: Mapping) -> str:
+    last = (folder / 'last_checkpoint').read_text().strip()
     message = (
-        f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop while '
-        'it was written. Resume from another with --resume PATH'
+        f'--resume: the last checkpoint, {last}, is missing or damaged, as after a stop while it '
+        'was written. Resume from another with --resume PATH'
     )
     paths = []
     for searched in dict.fromkeys([folder, checkpoint_folder(folder, hook)]):
