@@ -5,11 +5,19 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from mmcv.transforms import BaseTransform
 from mmengine.registry import TRANSFORMS
-from overconfident_checkpoints import DIGITS, SCENES, load, record_in, write_checkpoint
+from overconfident_checkpoints import (
+    DIGITS,
+    SCENES,
+    load,
+    model_and_batch,
+    record_in,
+    write_checkpoint,
+)
 
 from mmcalib.metrics import measure
 from mmcalib.reports.figures import figure_from_files
@@ -316,3 +324,55 @@ def test_calibrate_invalid_class_prior_is_one_line(run, name, options, words):
     assert last_line.startswith('calibrate.py: error: ')
     assert words in last_line
     assert not Path('out.pth').exists()
+
+
+@pytest.mark.parametrize(
+    ('name', 'layer', 'threshold'),
+    [('binary', 'decode_head.conv_seg', 0.4), ('labels', 'head.fc', 0.5)],
+)
+def test_calibrate_sigmoid_by_default_folds_platt_that_test_and_onnx_predict(
+    run, name, layer, threshold
+):
+    _, _, before = test_head(run, name)
+    content, output = calibrate_head(run, name, '--test')
+    record = record_in(content)
+    assert record['method'] == 'platt'
+    assert record['layers'] == [layer]
+    if record['tested']['changed']:
+        assert f'since P(y = 1) moves across the threshold {threshold:g}, which stays' in output
+    result, _, after = test_head(run, name, checkpoint='out.pth')
+    actual = np.stack([probabilities(sample) for sample in after]).astype(np.float64)
+    odds = np.stack([probabilities(sample) for sample in before]).astype(np.float64)
+    odds = np.log(odds / (1 - odds))
+    learned = record['parameters']
+    if name == 'binary':
+        learned = [learned]
+    shape = (-1, *[1] * (odds.ndim - 2))
+    scale = np.reshape([parameters['scale'] for parameters in learned], shape)
+    shift = np.reshape([parameters['shift'] for parameters in learned], shape)
+    expected = 1 / (1 + np.exp(-(scale * odds + shift)))
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
+    for metric in ('ClasswiseECE', 'NLL'):
+        value = result['metrics'][f'calibration/{metric}']
+        assert value == pytest.approx(record['tested']['after'][metric], abs=1e-3)
+    for sample, probs in zip(after, actual, strict=True):
+        if name == 'binary':
+            predicted = sample['pred_sem_seg']['data'].numpy()
+            np.testing.assert_array_equal(predicted == 1, probs > threshold)
+        else:
+            assert sample['pred_label'].tolist() == np.flatnonzero(probs >= threshold).tolist()
+    run('export.py', f'{name}.py', 'out.pth', '--out', 'out.onnx', '--overwrite')
+    _, batch = model_and_batch(f'{name}.py', 'test', 4)
+    pixels = torch.stack(batch['inputs']).float().numpy()
+    session = onnxruntime.InferenceSession('out.onnx')
+    exported = []
+    for image in pixels:
+        (outputs,) = session.run(None, {'pixels': image[None]})
+        exported.append(outputs[:, 1:] if name == 'binary' else outputs)
+    np.testing.assert_allclose(np.concatenate(exported), actual[:4], atol=1e-5)
+
+
+def probabilities(sample):
+    """Return the probabilities of a sample's sigmoids, ``(L,)`` or ``(1, H, W)``."""
+    scores = sample['seg_logits']['data'] if 'seg_logits' in sample else sample['pred_score']
+    return scores.numpy()
