@@ -73,14 +73,17 @@ class TrainingFactsHook(Hook):
     def before_train(self, runner: Runner) -> None:
         add_contents(self.facts, runner)
         if is_main_process():
-            early_stop_file(runner).unlink(missing_ok=True)
+            for file in early_stop_files(runner):
+                file.unlink(missing_ok=True)
 
     def after_train(self, runner: Runner) -> None:
         stopped_at = early_stop(runner)
-        file = early_stop_file(runner)
-        if stopped_at is not None and is_main_process() and file.parent.is_dir():
-            with whole_file(file) as temporary:
-                temporary.write_text(json.dumps({'stopped_at': stopped_at}), encoding='utf-8')
+        if stopped_at is None or not is_main_process():
+            return
+        for file in early_stop_files(runner):
+            if file.parent.is_dir():
+                with whole_file(file) as temporary:
+                    temporary.write_text(json.dumps({'stopped_at': stopped_at}), encoding='utf-8')
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'][FACTS] = self.facts
@@ -105,9 +108,10 @@ def early_stop(runner: Runner) -> int | None:
     return step if step < end else None
 
 
-def early_stop_file(runner: Runner) -> Path:
-    """Return the file beside the checkpoints of a training that tells its early end."""
-    return checkpoint_folder(runner.work_dir, checkpoint_hook(runner.cfg)) / EARLY_STOP
+def early_stop_files(runner: Runner) -> set[Path]:
+    """Return the files, in the work dir and beside checkpoints, that tell a training's early end."""
+    folder = checkpoint_folder(runner.work_dir, checkpoint_hook(runner.cfg))
+    return {Path(runner.work_dir, EARLY_STOP).absolute(), folder / EARLY_STOP}
 
 
 def config_facts(cfg: Mapping, *, processes: int | None = None) -> dict:

@@ -424,10 +424,12 @@ def test_train_stopped_early_is_finished_and_reported(loop, end, resumed_end, ru
     assert Path('run/early_stop.json').exists() == (resumed_end is not None)
 
 
-def test_train_stopped_early_and_tested_is_reported(run):
+def test_train_stopped_early_with_out_dir_is_reported(run):
     Path('mine.py').write_text(
         f"_base_ = 'mmcalib::ce/digits.py'\n{LOOPS['epochs']}\ncustom_hooks = [{EARLY_STOP}]\n"
         "default_hooks = dict(checkpoint=dict(out_dir='disk'))"
     )
-    run('train.py', 'mine.py', '--work-dir', 'run')
-    assert 'Stopped early by a hook: run at epoch 2 of 4.' in run('report.py', 'run')
+    run('train.py', 'mine.py', '--work-dir', 'run', '--no-test')
+    assert 'stopped early and not tested' in run('report.py', 'run', code=2)
+    run('train.py', 'mine.py', '--work-dir', 'other')
+    assert 'Stopped early by a hook: other at epoch 2 of 4.' in run('report.py', 'other')
