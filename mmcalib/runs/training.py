@@ -109,7 +109,7 @@ def early_stop(runner: Runner) -> int | None:
 
 
 def early_stop_files(runner: Runner) -> set[Path]:
-    """Return the files, in the work dir and beside checkpoints, that tell a training's early end."""
+    """Return the files of an early end of a training, in its work dir and beside checkpoints."""
     folder = checkpoint_folder(runner.work_dir, checkpoint_hook(runner.cfg))
     return {Path(runner.work_dir, EARLY_STOP).absolute(), folder / EARLY_STOP}
 
