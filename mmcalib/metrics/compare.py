@@ -39,9 +39,10 @@ class Comparison(Measured):
         unit: The independent unit of the intervals, such as ``'image'``.
         num_units: The number of these.
         notes: Sentences about the data, which stand at the end.
+        num_classes: The number of classes, for the names of metrics; None if it is not known.
 
     Attributes:
-        a, b, notes: As the arguments.
+        a, b, notes, num_classes: As the arguments.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class Comparison(Measured):
         unit: str,
         num_units: int,
         notes: Sequence[str] = (),
+        num_classes: int | None = None,
     ) -> None:
         differences = {name: b[name] - a[name] for name in a}
         super().__init__(differences | ends, coverage=coverage, unit=unit, num_units=num_units)
         self.a = dict(a)
         self.b = dict(b)
         self.notes = list(notes)
+        self.num_classes = num_classes
 
     @property
     def told_apart(self) -> list[str]:
@@ -105,7 +108,8 @@ class Comparison(Measured):
         for name in self.names:
             value_a = number_text(self.a[name], PREFIX + name)
             value_b = number_text(self.b[name], PREFIX + name)
-            row = [metric_heading(PREFIX + name), value_a, value_b]
+            heading = metric_heading(PREFIX + name, num_classes=self.num_classes)
+            row = [heading, value_a, value_b]
             row.append(difference_text(self[name], name))
             row.append(self._interval_text(name) or '–')
             rows.append(row)
@@ -262,6 +266,7 @@ def compare_tables(
     for name, bound in bounds.items():
         for ending, value in zip(INTERVAL, bound, strict=True):
             ends[f'{name}{ending}'] = value
+    class_bins = tables_a.class_bins
     return Comparison(
         values_a,
         values_b,
@@ -270,6 +275,7 @@ def compare_tables(
         unit=unit,
         num_units=int((tables_a.bins[:, 0].sum(dim=1) > 0).sum()),
         notes=notes,
+        num_classes=None if class_bins is None else class_bins.shape[2],
     )
 
 

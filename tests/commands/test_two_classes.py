@@ -304,6 +304,9 @@ def test_test_of_a_shifted_checkpoint_is_marked(run):
     for text in (output, report):
         assert 'platt, shifted to 90, 10 %' in text
         assert sentence in text
+    run('test.py', 'binary.py', 'binary.pth', '--calibration', '--work-dir', 'test_plain')
+    comparison = run('report.py', '--compare', 'test_plain', 'test_binary')
+    assert 'ECE of P(y = 1) (%)' in comparison
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def test_compare_tells_weighted_from_plain_by_the_ece_of_class_1():
         logits.sigmoid(), (logits - 1.5).sigmoid(), labels, ['ClasswiseECE', 'rate_gap']
     )
     assert comparison.told_apart == ['ClasswiseECE', 'rate_gap']
+    assert 'ECE of P(y = 1) (%)' in str(comparison)
 
 
 def test_class_rates_equal_a_loop_with_standard_errors_over_units():
