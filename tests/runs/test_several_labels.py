@@ -143,3 +143,12 @@ def test_test_several_labels_measures_all_decisions(run):
     for name, value in expected.items():
         assert metrics[f'calibration/{name}'] == pytest.approx(value, abs=1e-3)
     assert metrics['calibration/ECE_low'] <= metrics['calibration/ECE_high']
+
+
+@pytest.mark.parametrize('num_labels', [200, 201])
+def test_metric_several_labels_keeps_at_most_100_kb_of_an_image(num_labels):
+    metric = CalibrationMetric(several_labels=True)
+    metric.process({}, several(3, num_labels=num_labels))
+    assert len(pickle.dumps(metric.results)) < 3 * 100_000
+    metric.evaluate(3)
+    assert metric.statistics.class_rates().are_of_labels == (num_labels == 200)

@@ -40,6 +40,8 @@ from mmcalib.predictions.objects import describe_objects, find_map_objects, obje
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
+# The bins of each label are kept of so many labels: 72 kB of an image, for 15 bins.
+MOST_LABELS = 200
 
 
 @METRICS.register_module()
@@ -207,7 +209,8 @@ class CalibrationMetric(ListMetric):
             is_map=predictions.are_maps,
             rounded=self.has_many,
         )
-        if outcomes.class_bins is not None and predictions.several_labels:
+        are_few_labels = predictions.several_labels and labels.numel() <= MOST_LABELS
+        if outcomes.class_bins is not None and are_few_labels:
             counts.strata['labels'] = bins_of_labels(counted, self.num_bins)
         if self.per_object:
             counts.image['objects'] = self._objects(predictions)
