@@ -16,7 +16,7 @@ from mmcalib.tensors import at_least_single
 
 # Standard errors from 0, beyond which one of 160 data sets of independent images is by chance.
 ALIKE = 2.5
-# Of nine neighbours, the most standard errors are three.
+# Nine neighbours are at most three standard errors from 0.
 LEAST_ALIKE = 1.5
 # Neighbours of a video that is not recognised are alike over few images: runs are no shorter.
 RUN_LENGTH = 12

@@ -41,15 +41,15 @@ def measure_files(options: MeasureOptions) -> int:
     metrics += dict.fromkeys(
         requirement.metric for requirement in requirements if requirement.metric not in metrics
     )
-    found = measured(stored, metrics, options)
-    print(found)
-    write_measurement(options, found)
+    measured = measure_stored(stored, metrics, options)
+    print(measured)
+    write_measurement(options, measured)
     if options.calibrate is None:
-        for sentence in advice(found):
+        for sentence in advice(measured):
             print(sentence)
     else:
         calibrate_stored(stored, options)
-    failures = unmet(requirements, found)
+    failures = unmet(requirements, measured)
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
@@ -75,7 +75,9 @@ def are_sigmoids(stored: StoredPredictions) -> bool:
     return values.ndim == 1 or values.shape[1] == 1 or values.shape == stored.labels.shape
 
 
-def measured(stored: StoredPredictions, metrics: list[str], options: MeasureOptions) -> Measured:
+def measure_stored(
+    stored: StoredPredictions, metrics: list[str], options: MeasureOptions
+) -> Measured:
     """Return metrics of stored predictions with their intervals."""
     shared = {
         'interval': options.interval,
@@ -99,14 +101,15 @@ def batches(values: np.ndarray, labels: np.ndarray) -> list[tuple[torch.Tensor, 
     return list(pairs)
 
 
-def advice(found: Measured) -> list[str]:
+def advice(measured: Measured) -> list[str]:
     """Return what to do about confidences that are too high or too low on average."""
-    low, high = found.get('gap_low'), found.get('gap_high')
+    low = measured.get('gap_low')
+    high = measured.get('gap_high')
     if not isinstance(low, float) or not isinstance(high, float) or low <= 0 <= high:
         return []
     direction = 'high' if low > 0 else 'low'
     return [
-        f'Confidences are too {direction} by {abs(found["gap"]):.2f} points on average: fit a '
+        f'Confidences are too {direction} by {abs(measured["gap"]):.2f} points on average: fit a '
         'scaling to held-out predictions, --calibrate METHOD --out scaler.json, or to the model, '
         'mmcalib.calibrate(model, loader).'
     ]
@@ -114,7 +117,7 @@ def advice(found: Measured) -> list[str]:
 
 def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None:
     """Fit a scaling to stored predictions, as if a model had made them, and write it."""
-    values = stored.values if stored.are_logits else logits_of(stored)
+    values = stored.values if stored.are_logits else logits_from_probs(stored)
     with as_user_errors():
         calibrated = calibrate(
             nn.Identity(),
@@ -141,35 +144,35 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None
     )
 
 
-def logits_of(stored: StoredPredictions) -> np.ndarray:
+def logits_from_probs(stored: StoredPredictions) -> np.ndarray:
     """Return logits whose softmax, or sigmoid, probabilities are.
 
     Raises:
         UserError: For probabilities of 0, whose logarithm is infinite, or of 1 of a sigmoid.
     """
     probs = np.asarray(stored.values, dtype=np.float64)
-    of_sigmoids = are_sigmoids(stored)
-    is_end = (probs == 0) | (probs == 1) if of_sigmoids else probs == 0
+    are_of_sigmoids = are_sigmoids(stored)
+    is_end = (probs == 0) | (probs == 1) if are_of_sigmoids else probs == 0
     if is_end.any():
         inside = probs[(probs > 0) & (probs < 1)]
         least = inside.min() / 2 if len(inside) else 0.01
-        ends = '0 or 1' if of_sigmoids else '0'
+        ends = '0 or 1' if are_of_sigmoids else '0'
         raise UserError(
             f'{int(is_end.sum()):,} of {probs.size:,} probabilities are {ends}, and have no finite '
             f'logit: give logits, or put {least:.2g}, half of the smallest positive one, in place '
             'of 0, here and wherever the scaling is used'
         )
-    return np.log(probs) - np.log1p(-probs) if of_sigmoids else np.log(probs)
+    return np.log(probs) - np.log1p(-probs) if are_of_sigmoids else np.log(probs)
 
 
-def write_measurement(options: MeasureOptions, found: Measured) -> None:
+def write_measurement(options: MeasureOptions, measured: Measured) -> None:
     """Write the numbers and the diagram that the options ask for."""
     if options.json is not None:
         record = {
-            'metrics': found.to_dict(),
-            'coverage': found.coverage,
-            'units': found.units,
-            'notes': found.sentences(),
+            'metrics': measured.to_dict(),
+            'coverage': measured.coverage,
+            'units': measured.units,
+            'notes': measured.sentences(),
         }
         with whole_file(options.json) as temporary:
             text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
@@ -178,5 +181,5 @@ def write_measurement(options: MeasureOptions, found: Measured) -> None:
         from mmcalib.visualization.reliability import reliability_diagram  # 0.7 s of matplotlib
 
         with whole_file(options.diagram) as temporary:
-            reliability_diagram(found).savefig(temporary)
+            reliability_diagram(measured).savefig(temporary)
         print(f'Diagram written to {options.diagram}', file=sys.stderr)

@@ -40,9 +40,10 @@ class Requirement(NamedTuple):
         """
         low, high = INTERVAL
         key = f'{self.metric}{high if self.is_upper else low}'
-        what = f'the {"upper" if self.is_upper else "lower"} end of its interval'
+        compared_part = f'the {"upper" if self.is_upper else "lower"} end of its interval'
         if key not in values:
-            key, what = self.metric, 'its value'
+            key = self.metric
+            compared_part = 'its value'
         ends = np.atleast_1d(np.asarray(values[key], dtype=float))
         is_met = ends < self.limit if self.is_upper else ends > self.limit
         if is_met.all():
@@ -50,7 +51,7 @@ class Requirement(NamedTuple):
         label = int(np.flatnonzero(~is_met)[0])
         of_label = f' of label {label}' if len(ends) > 1 else ''
         number = number_text(float(ends[label]), PREFIX + self.metric)
-        return f'{self.text} is not met: {what}{of_label} is {number}'
+        return f'{self.text} is not met: {compared_part}{of_label} is {number}'
 
 
 def parse_requirement(text: str) -> Requirement:

@@ -21,7 +21,7 @@ MOST_NAMES = 12
 
 
 class StoredPredictions(NamedTuple):
-    """What a file holds.
+    """Predictions of a file, with their labels and groups.
 
     Attributes:
         values: Probabilities or logits, as :func:`~mmcalib.measure` takes probabilities.
@@ -74,12 +74,12 @@ class FileColumns(NamedTuple):
                 continue
             expression = '(.*)'.join(map(re.escape, pattern.split('*')))
             matches = [re.fullmatch(expression, name) for name in self.arrays]
-            found = {match[0]: match[1] for match in matches if match}
-            if not found:
+            class_of_column = {match[0]: match[1] for match in matches if match}
+            if not class_of_column:
                 raise UserError(
                     f'{self.path} has no {self.kind} like {pattern!r}: it has {self._names_text()}'
                 )
-            classes |= found
+            classes |= class_of_column
         return classes
 
     def _names_text(self) -> str:
@@ -184,10 +184,10 @@ def check_kind(stored: StoredPredictions) -> None:
 
 def default_predictions(columns: FileColumns) -> str:
     """Return the key of the predictions where none is named: ``probs`` or ``logits``."""
-    found = [name for name in (PROBS, LOGITS) if name in columns.arrays]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    keys = [name for name in (PROBS, LOGITS) if name in columns.arrays]
+    if len(keys) == 1:
+        return keys[0]
+    if keys:
         raise UserError(
             f'{columns.path} has probs and logits: say which, --predictions probs, or '
             '--predictions logits --logits'
@@ -210,10 +210,10 @@ def read_labels(
         classes: The names of the classes, in the order of the predictions.
         by_name: Whether integers are names of classes too, where all of these are integers.
     """
-    found = columns.matching(names, '--labels')
-    arrays = [columns.find(name, '--labels') for name in found]
-    array = arrays[0] if len(arrays) == 1 else stack_columns(columns, list(found), arrays)
-    text = ', '.join(found)
+    label_columns = list(columns.matching(names, '--labels'))
+    arrays = [columns.find(name, '--labels') for name in label_columns]
+    array = arrays[0] if len(arrays) == 1 else stack_columns(columns, label_columns, arrays)
+    text = ', '.join(label_columns)
     if array.dtype.kind in 'US':
         array = _numbers_of_texts(array)
     if array.dtype.kind in 'US':

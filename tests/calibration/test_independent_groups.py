@@ -82,7 +82,7 @@ def test_independent_groups_of_independent_videos_mostly_stay():
 
 @pytest.mark.parametrize(('num_images', 'num_runs'), [(7, 5), (59, 5), (130, 10), (400, 30)])
 def test_independent_groups_folds_of_maps_are_runs_of_their_order(num_images, num_runs):
-    """So at most the images at the ends of runs have a neighbour in another fold."""
+    """Images at the ends of runs alone have a neighbour in another fold."""
     rng = np.random.default_rng(0)
     draw = make_draw(*rng.normal(size=(2, num_images, 4)), pixels=20)
     groups = independent_groups(draw, SourceInOrder(), None, pixels=True)

@@ -136,11 +136,11 @@ def test_measure_require_decides_exit_status(limit, code, run, files):
 
 
 def test_measure_require_compares_end_of_interval(run, files, probs, labels):
-    found = mmcalib.measure(probs, labels, ['ECE'], interval=0.95)
-    between = (found['ECE'] + found['ECE_high']) / 2
+    expected = mmcalib.measure(probs, labels, ['ECE'], interval=0.95)
+    between = (expected['ECE'] + expected['ECE_high']) / 2
     output = run('measure.py', 'probs.npz', '--require', f'ECE<{between}', code=1)
-    assert f'the upper end of its interval is {found["ECE_high"]:.2f}' in output
-    run('measure.py', 'probs.npz', '--require', f'ECE<{found["ECE_high"] + 0.01}')
+    assert f'the upper end of its interval is {expected["ECE_high"]:.2f}' in output
+    run('measure.py', 'probs.npz', '--require', f'ECE<{expected["ECE_high"] + 0.01}')
 
 
 def test_measure_require_nan_is_not_met(run, files, probs, labels):
