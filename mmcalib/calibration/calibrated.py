@@ -395,12 +395,14 @@ class Calibrated:
                 'calibrate on more.'
             )
         yield from self._sentences_about_rates()
+        rates = self.effects['fitted'].rates.get('before')
         yield from data_warnings(
             self.information,
             self.unlabelled,
             self.before['accuracy'],
             self.majority,
             accuracy_error=self.errors['before'].get('accuracy', math.inf),
+            num_classes=None if rates is None else len(rates.probs),
         )
 
     def _sentences_about_rates(self) -> Iterator[str]:

@@ -124,8 +124,12 @@ def data_warnings(
     majority: float | None,
     *,
     accuracy_error: float,
+    num_classes: int | None = None,
 ) -> Iterator[str]:
     """Yield sentences about what speaks against the data of a calibration.
+
+    Where one of two classes is rare, or was weighted in the training, the accuracy is often below
+    its share, which says nothing of the order of the classes: the information of the logits does.
 
     Args:
         information: The information of the logits; None of several labels.
@@ -133,6 +137,7 @@ def data_warnings(
         accuracy: The accuracy of the predictions, in percent.
         majority: The share of the most frequent class, in percent; None of several labels.
         accuracy_error: The standard error of the accuracy.
+        num_classes: The number of classes; None if it is not known.
     """
     is_by_chance = majority is None or accuracy - majority <= INFORMATIVE * accuracy_error
     if information is not None and information < INFORMATIVE and is_by_chance:
@@ -140,7 +145,7 @@ def data_warnings(
             f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
             f'temperature means nothing: {SAME_ORDER}'
         )
-    elif majority is not None and accuracy <= majority:
+    elif num_classes != 2 and majority is not None and accuracy <= majority:
         yield (
             f'Warning: the accuracy, {accuracy:.2f} %, is not above {majority:.2f} %, that of '
             f'always predicting the most frequent class: {SAME_ORDER}'

@@ -53,6 +53,16 @@ def test_calibrate_sigmoid_default_is_platt_and_mends_the_rate():
     assert 'on average' not in text
 
 
+def test_calibrate_rare_positives_do_not_doubt_the_order_of_classes():
+    """Too many positives are predicted, so that the accuracy is below the share of negatives."""
+    batches = [(inputs - 1.5, labels * (inputs[:, 0] > 0)) for inputs, labels in make_batches()]
+    calibrated = mmcalib.calibrate(Shifted(), [(inputs + 2.5, y) for inputs, y in batches])
+    assert calibrated.before['accuracy'] < calibrated.majority
+    assert 'order' not in str(calibrated)
+    with pytest.raises(ValueError, match='are the classes of the labels in the same order'):
+        mmcalib.calibrate(Shifted(), [(inputs + 2.5, 1 - y) for inputs, y in batches])
+
+
 def test_calibrate_sigmoid_temperature_says_what_it_cannot_mend():
     calibrated = mmcalib.calibrate(Shifted(), make_batches(), method='temperature')
     assert calibrated.changed == 0
