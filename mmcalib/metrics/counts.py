@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -326,3 +327,16 @@ class Tally:
     def sums(self) -> list[Counts]:
         """Return the sum of each group of images; none without images."""
         return [sum_counts(parts, self.num_bins) for parts in self._parts_of_sums if parts]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums as plain tensors, numbers, lists and dicts."""
+        parts_of_sums = [[vars(part) for part in parts] for parts in self._parts_of_sums]
+        return own_storage({'parts_of_sums': parts_of_sums, 'images_in_last': self._images_in_last})
+
+    def add_state(self, state: Mapping[str, Any]) -> None:
+        """Add the images of a state, which go on where the last sum ends."""
+        for index, parts in enumerate(own_storage(state['parts_of_sums'])):
+            if index > 0:
+                self._parts_of_sums.append([])
+            self._parts_of_sums[-1] += [self.limit.take(Counts(**part)) for part in parts]
+        self._images_in_last += state['images_in_last']

@@ -6,7 +6,7 @@ import math
 import mmap
 import threading
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -69,14 +69,16 @@ class ThreadMemory(threading.local):
 MEMORY = ThreadMemory()
 
 
-def own_storage(state: dict) -> dict:
-    """Return the state of a dataclass for pickle, with tensors of their own instead of blocks."""
-    owned = {}
-    for name, value in state.items():
-        if torch.is_tensor(value):
-            owned[name] = value.clone()
-        elif isinstance(value, dict):
-            owned[name] = own_storage(value)
-        else:
-            owned[name] = value
-    return owned
+def own_storage(state: Any) -> Any:
+    """Return the state of an object, with tensors of their own on the CPU instead of blocks.
+
+    Args:
+        state: A dict or a list, which may hold others; all but tensors is returned as it is.
+    """
+    if torch.is_tensor(state):
+        return state.to('cpu', copy=True)
+    if isinstance(state, dict):
+        return {name: own_storage(value) for name, value in state.items()}
+    if isinstance(state, list):
+        return [own_storage(value) for value in state]
+    return state

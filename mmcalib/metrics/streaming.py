@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from mmcalib.metrics.class_rates import ClassRates
 from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.intervals import check_interval
-from mmcalib.metrics.kept_memory import MEMORY
+from mmcalib.metrics.kept_memory import MEMORY, own_storage
 from mmcalib.metrics.measured import Measured, Value
 from mmcalib.metrics.names import MACRO
 from mmcalib.metrics.outcomes import compute_outcomes
@@ -183,11 +183,7 @@ class StreamingMetrics:
             self._class_axis_is_known = True
         logits, labels = check_logits(logits, labels, self.ignore_index)
         batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
-        # A function of the user's own says that this process has all images.
-        rank = 0
-        world_size = 1
-        if self.gather is gather_objects:
-            rank, world_size = rank_and_world_size()
+        rank, world_size = self._rank_and_world_size()
         positions = self._num_images + torch.arange(len(labels), device='cpu')
         images = rank + world_size * positions
         batch = batch.with_images(images)
@@ -198,6 +194,12 @@ class StreamingMetrics:
         self._outputs.add(logits, labels)
         if batch.several_labels and labels.numel():
             self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
+
+    def _rank_and_world_size(self) -> tuple[int, int]:
+        """Return the rank of this process and the number of processes that read the images."""
+        if self.gather is gather_objects:
+            return rank_and_world_size()
+        return 0, 1  # A function of the user's own says that this process has all images.
 
     def add(self, predictions: ImagePredictions) -> None:
         """Add predictions of any kind, which have labels."""
@@ -236,13 +238,17 @@ class StreamingMetrics:
     def _count_waiting(self) -> None:
         """Add the predictions of several labels that wait, label by label."""
         columns = concatenate(self._waiting).split_labels()
-        if not self._label_streams:
-            self._label_streams = [self._new_label_stream() for _ in columns]
-            for stream in self._label_streams:  # They are exact up to a million together.
-                stream._tally.limit = self._tally.limit
-        for stream, column in zip(self._label_streams, columns, strict=True):
+        for stream, column in zip(self._streams_of_labels(len(columns)), columns, strict=True):
             stream.add(column)
         self._waiting = []
+
+    def _streams_of_labels(self, num_labels: int) -> list[StreamingMetrics]:
+        """Return the streams of several labels, which begin with the first call."""
+        if not self._label_streams:
+            self._label_streams = [self._new_label_stream() for _ in range(num_labels)]
+            for stream in self._label_streams:  # They are exact up to a million together.
+                stream._tally.limit = self._tally.limit
+        return self._label_streams
 
     def _new_label_stream(self) -> StreamingMetrics:
         """Return a stream for one of several labels."""
@@ -254,6 +260,142 @@ class StreamingMetrics:
         )
         stream._needs_fine_bins = self._needs_fine_bins
         return stream
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all predictions so far as plain tensors, numbers, lists and dicts.
+
+        ``torch.load(..., weights_only=True)`` reads them. In a process group, each rank has a state
+        of its own.
+        """
+        image_tables = []
+        if self._image_tables:
+            images, tables = self._join_tables([self._image_tables])
+            image_tables = [images, *tables]
+        waiting = []
+        if self._waiting:
+            waiting = [vars(concatenate(self._waiting))]
+        state = {
+            'options': self._options(),
+            'rank_and_world_size': [*self._rank_and_world_size()],
+            'names': self.names,
+            'kind': self._kind,
+            'num_images': self._num_images,
+            'class_axis_is_known': self._class_axis_is_known,
+            'is_one_hot': self._is_one_hot,
+            'outputs': self._outputs.state_dict(),
+            'tally': self._tally.state_dict(),
+            'image_tables': image_tables,
+            'waiting': waiting,
+            'label_streams': [stream.state_dict() for stream in self._label_streams],
+        }
+        return own_storage(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Forget all predictions, and go on from those of a state.
+
+        Args:
+            state: What :meth:`state_dict` of a stream with the same options has returned, on the
+                same rank of as many processes.
+
+        Raises:
+            UserError: For a state of other options or of another rank, and for no state.
+        """
+        self._check_state(state)
+        self.reset()
+        self._add_state(state)
+
+    def merge(self, other: StreamingMetrics) -> None:
+        """Add the predictions of another stream, whose images follow those of this one.
+
+        >>> first, second = StreamingMetrics('accuracy'), StreamingMetrics('accuracy')
+        >>> first.update(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+        >>> second.update(torch.tensor([[2.0, 0.0]]), torch.tensor([1]))
+        >>> first.merge(second)
+        >>> first.compute()
+        50.0
+
+        Raises:
+            UserError: For a stream with other options, with another kind or number of classes, or
+                of a protocol that averages over consecutive images.
+        """
+        if self.protocol.images_per_unit not in (None, 1):
+            raise UserError(
+                f'protocol={self.protocol_name!r} averages over consecutive images, and a merged '
+                'stream would average over others: take another protocol, or one stream'
+            )
+        state = other.state_dict()
+        self._check_state(state)
+        common_kind([self._kind, state['kind']])
+        self._add_state(state)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that decide what a stream keeps of its predictions."""
+        options = {
+            'metrics': self.metrics if isinstance(self.metrics, str) else [*self.metrics],
+            'num_bins': self.num_bins,
+            'ignore_index': self.ignore_index,
+            'protocol': self.protocol_name,
+            'boundary_width': self.boundary_width,
+            'interval': self.interval,
+            'keep_images': self.keep_images,
+            'per_label': self.per_label,
+        }
+        for name, value in options.items():
+            if isinstance(value, np.generic):  # A checkpoint that is loaded safely has none.
+                options[name] = value.item()
+        return options
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise a UserError unless a state is that of a stream like this one.
+
+        It prevents wrong numbers: sums of other bins, and images that are counted on each rank.
+        """
+        if not isinstance(state, Mapping) or 'options' not in state:
+            raise UserError(
+                f'a state of StreamingMetrics has options, got {type(state).__name__}: give what '
+                'state_dict() returned'
+            )
+        for name, value in self._options().items():
+            other_value = state['options'].get(name)
+            if other_value != value:
+                raise UserError(
+                    f'the other stream has {name}={other_value!r}, and this one {name}={value!r}: '
+                    'create both with the same options'
+                )
+        ranks = [*self._rank_and_world_size()]
+        if state['num_images'] and state['rank_and_world_size'] != ranks:
+            rank, world_size = state['rank_and_world_size']
+            raise UserError(
+                f'the other stream is that of rank {rank} of {world_size}, and this one of rank '
+                f'{ranks[0]} of {ranks[1]}: save the state of each rank, and load it on that rank'
+            )
+
+    def _add_state(self, state: Mapping[str, Any]) -> None:
+        """Add the predictions of a checked state, whose images follow those of this stream."""
+        _, world_size = self._rank_and_world_size()
+        first_image = world_size * self._num_images
+        # Both are default metrics, or those of one sigmoid too.
+        self._take_names(max(self.names, state['names'], key=len))
+        self._kind = common_kind([self._kind, state['kind']])
+        self._class_axis_is_known |= state['class_axis_is_known']
+        if self._is_one_hot is None:
+            self._is_one_hot = state['is_one_hot']
+        elif state['is_one_hot'] is not None:
+            self._is_one_hot &= state['is_one_hot']
+        self._outputs.merge_state(state['outputs'])
+        self._tally.add_state(state['tally'])
+        if state['image_tables']:
+            images, *tables = own_storage(state['image_tables'])
+            self._image_tables.append((images + first_image, UnitTables(*tables)))
+        for part in own_storage(state['waiting']):
+            part = ImagePredictions(**part)
+            self._waiting.append(part.with_images(part.images + first_image))
+        label_states = state['label_streams']
+        if label_states:
+            label_streams = self._streams_of_labels(len(label_states))
+            for stream, label_state in zip(label_streams, label_states, strict=True):
+                stream._add_state(label_state)
+        self._num_images += state['num_images']
 
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
         """Return the metrics of all predictions so far, of all ranks.

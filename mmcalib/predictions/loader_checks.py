@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,6 +139,16 @@ class OutputCheck:
         self._num_sums += other._num_sums
         for total, error in other._sum_errors.items():
             self._sum_errors[total] = max(self._sum_errors[total], error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was taken in, as plain numbers and dicts."""
+        return copy.deepcopy(vars(self))
+
+    def merge_state(self, state: Mapping[str, Any]) -> None:
+        """Take in what the check of a state has taken in."""
+        other = OutputCheck()
+        vars(other).update(state)
+        self.merge(other)
 
     def finish(self, *, refuse: bool = True) -> None:
         """Raise a UserError for probabilities and outputs of a sigmoid; warn of several sigmoids.

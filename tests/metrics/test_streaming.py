@@ -376,3 +376,174 @@ def test_stream_outputs_of_sigmoid_warn(shape):
     stream.update(probs, labels if shape[1] == 3 else labels[:, 0])
     with pytest.warns(UserWarning, match='leave the sigmoid out'):
         stream.compute()
+
+
+def reloaded(state, tmp_path):
+    torch.save({'epoch': 3, 'stream': state}, tmp_path / 'checkpoint.pth')
+    return torch.load(tmp_path / 'checkpoint.pth', weights_only=True)['stream']
+
+
+def batches_of_kind(kind):
+    logits, labels = label_batches() if kind == 'labels' else random_batches(kind)
+    size = 2 if kind in ('maps', 'volumes') else 7
+    return [*zip(logits.split(size), labels.split(size), strict=True)]
+
+
+def stream_of(batches, **options):
+    stream = StreamingMetrics(**options)
+    for batch in batches:
+        stream.update(*batch)
+    return stream
+
+
+def all_values(values):
+    """Return values with the rates of classes and the bins of a diagram."""
+    result = dict(values)
+    if values.rates is not None:
+        result |= values.rates.to_dict()
+    if values.statistics is not None:
+        result['narrow_bins'] = values.statistics.narrow_bins
+    return result
+
+
+def assert_same_values(actual, expected):
+    actual, expected = all_values(actual), all_values(expected)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-12, err_msg=name)
+
+
+# Kind of predictions and options; the limits of exact fine bins are passed before and after a save.
+STATE_CASES = [
+    ('rows', {'interval': 0.9}),
+    ('rows', {'keep_images': True}),
+    ('maps', {'interval': np.float64(0.9)}),
+    ('maps', {'protocol': 'image', 'interval': 0.9}),
+    ('maps', {'protocol': 'boundary', 'boundary_width': 2}),
+    ('volumes', {}),
+    ('binary', {'interval': 0.9}),
+    ('labels', {}),
+    ('labels', {'interval': 0.9}),
+    ('labels', {'per_label': False, 'interval': 0.9}),
+]
+
+
+@pytest.mark.parametrize('limit', [1_000_000, 250, 60])
+@pytest.mark.parametrize(('kind', 'options'), STATE_CASES)
+def test_stream_saved_or_merged_equals_one_that_never_stopped(
+    kind, options, limit, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
+    monkeypatch.setattr(streaming, 'ROWS_OF_LABELS', 20)
+    options = dict(options, metrics=['ECE', 'AUROC', 'NLL', 'ClasswiseECE'], ignore_index=255)
+    batches = batches_of_kind(kind)
+    half = len(batches) // 2
+    expected = stream_of(batches, **options).compute()
+
+    saved = stream_of(batches[:half], **options)
+    state = reloaded(saved.state_dict(), tmp_path)
+    resumed = stream_of(batches[-1:], **options)  # What it held before is forgotten.
+    resumed.load_state_dict(state)
+    for stream in (saved, resumed):
+        for batch in batches[half:]:
+            stream.update(*batch)
+        assert_same_values(stream.compute(), expected)
+
+    merged = stream_of(batches[:half], **options)
+    other = stream_of(batches[half:], **options)
+    values_of_other = other.compute()
+    merged.merge(other)
+    assert_same_values(merged.compute(), expected)
+    assert_same_values(other.compute(), values_of_other)
+
+
+def test_stream_default_metrics_state_of_sigmoid_keeps_its_names(tmp_path):
+    stream = stream_of(batches_of_kind('binary'), ignore_index=255)
+    resumed = StreamingMetrics(ignore_index=255)
+    resumed.load_state_dict(reloaded(stream.state_dict(), tmp_path))
+    assert_same_values(resumed.compute(), stream.compute())
+    assert 'ClasswiseECE' in resumed.compute()
+
+
+def test_stream_merged_groups_are_in_the_order_of_the_streams():
+    batches = batches_of_kind('maps')
+    options = dict(metrics=['ECE'], ignore_index=255, interval=0.9)
+    merged = stream_of(batches[:2], **options)
+    merged.merge(stream_of(batches[2:], **options))
+    expected = stream_of(batches, **options).compute(GROUPS)
+    assert_same_values(merged.compute(GROUPS), expected)
+
+
+@pytest.mark.parametrize('protocol', ['paper', 'pooled'])
+def test_stream_saved_within_consecutive_images_equals_one_that_never_stopped(protocol):
+    logits, labels = random_batches('maps')
+    logits, labels = logits.repeat(3, 1, 1, 1), labels.repeat(3, 1, 1)
+    options = dict(metrics=['ECE', 'NLL'], protocol=protocol, ignore_index=255, interval=0.9)
+    batches = [*zip(logits.split(3), labels.split(3), strict=True)]
+    resumed = StreamingMetrics(**options)
+    resumed.load_state_dict(stream_of(batches[:4], **options).state_dict())
+    for batch in batches[4:]:
+        resumed.update(*batch)
+    assert_same_values(resumed.compute(), stream_of(batches, **options).compute())
+    if protocol == 'paper':
+        with pytest.raises(ValueError, match="'paper' averages over consecutive images"):
+            resumed.merge(resumed)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (
+            {'metrics': ['NLL']},
+            r"other stream has metrics=\['NLL'\], and this one metrics=\['ECE'\]",
+        ),
+        ({'metrics': 'ECE'}, 'create both with the same options'),
+        ({'num_bins': 10}, 'num_bins=10, and this one num_bins=15'),
+        ({'interval': 0.9}, 'interval=0.9, and this one interval=None'),
+        ({'ignore_index': 255}, 'ignore_index=255'),
+    ],
+)
+def test_stream_state_of_other_options_raises_and_keeps_predictions(options, message):
+    batches = batches_of_kind('rows')
+    other = StreamingMetrics(**{'metrics': ['ECE'], **options})
+    stream = stream_of([(batches[0][0], batches[0][0].argmax(1))], metrics=['ECE'])
+    expected = stream.compute()
+    with pytest.raises(ValueError, match=message):
+        stream.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match=message):
+        stream.merge(other)
+    assert_same_values(stream.compute(), expected)
+
+
+def test_stream_no_state_or_other_kind_raises_and_keeps_predictions():
+    stream = stream_of([zero_batch((4, 3))], metrics='accuracy')
+    with pytest.raises(ValueError, match='got OrderedDict: give what state_dict'):
+        stream.load_state_dict(nn.Linear(2, 2).state_dict())
+    with pytest.raises(ValueError, match='3 classes, and others 2 classes'):
+        stream.merge(stream_of([zero_batch((5, 2))], metrics='accuracy'))
+    assert stream.compute() == 100.0
+
+
+def save_rank_state(rank, folder):
+    logits, labels = random_batches('rows')
+    options = dict(metrics=['ECE', 'NLL'], ignore_index=255, interval=0.9, size=len(logits))
+    batches = [*zip(logits[rank::2].split(9), labels[rank::2].split(9), strict=True)]
+    torch.save(stream_of(batches[:3], **options).state_dict(), f'{folder}/state_{rank}.pth')
+    torch.distributed.barrier()
+    stream = StreamingMetrics(**options)
+    with pytest.raises(ValueError, match=f'rank {1 - rank} of 2, and this one of rank {rank} of 2'):
+        stream.load_state_dict(torch.load(f'{folder}/state_{1 - rank}.pth', weights_only=True))
+    stream.load_state_dict(torch.load(f'{folder}/state_{rank}.pth', weights_only=True))
+    for batch in batches[3:]:
+        stream.update(*batch)
+    torch.save(dict(stream.compute()), f'{folder}/values_{rank}.pth')
+
+
+def test_stream_two_ranks_resumed_equal_one_process(tmp_path):
+    on_ranks(save_rank_state, 2, str(tmp_path))
+    options = dict(metrics=['ECE', 'NLL'], ignore_index=255, interval=0.9)
+    expected = dict(stream_of(batches_of_kind('rows'), **options).compute())
+    for rank in range(2):
+        actual = torch.load(f'{tmp_path}/values_{rank}.pth')
+        # A softmax of other batches rounds float32 otherwise.
+        assert actual == pytest.approx(expected, rel=1e-6)
