@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -39,6 +39,7 @@ def image_calibration_diagram(
     *,
     ignore_index: int | None = None,
     title: str = '',
+    ax: Axes | None = None,
 ) -> Figure:
     """Draw the accuracy of each map or volume against its mean confidence, in percent.
 
@@ -53,14 +54,18 @@ def image_calibration_diagram(
         labels: True classes of the maps.
         ignore_index: Label of the pixels that are not valid.
         title: Text above the figure.
+        ax: Axes of matplotlib in which one panel is drawn, without the legend, which
+            ``ax.legend()`` adds. None for a new figure.
 
     Returns:
-        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
+        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes; with
+        `ax`, that of these axes.
 
     Raises:
         TypeError: For a number, or a dict that is no measurement.
         ValueError: For a classifier, whose images have one prediction each; a measurement without
-            an interval, which keeps no images; and if no prediction is valid.
+            an interval, which keeps no images; if no prediction is valid; and if `ax` is for one
+            panel and there are several.
     """
     if not isinstance(probs, (Mapping, float)):
         stream = StreamingMetrics(['ECE'], keep_images=True, gather=gather_one_process)
@@ -73,18 +78,18 @@ def image_calibration_diagram(
             narrow_bins=bins.sum(dim=0),
             image_bins=bins,
         )
-        return draw_image_calibration({title: statistics})
+        return draw_image_calibration({title: statistics}, ax=ax)
     check_no_arrays(labels, ignore_index)
     runs = measured_statistics(probs, title)
     measurements = [probs] if isinstance(probs, Measured) else list(probs.values())
     if any(measured.coverage is None for measured in measurements):
         raise UserError('the images were not kept: measure with interval=0.95, or give the arrays')
     are_groups = any(measured.unit == 'group' for measured in measurements)
-    return draw_image_calibration(runs, unit='group' if are_groups else 'image')
+    return draw_image_calibration(runs, unit='group' if are_groups else 'image', ax=ax)
 
 
 def draw_image_calibration(
-    runs: Mapping[str, CalibrationStatistics], *, unit: str = 'image'
+    runs: Mapping[str, CalibrationStatistics], *, unit: str = 'image', ax: Axes | None = None
 ) -> Figure:
     """Draw the accuracy of each segmented image against its mean confidence, in percent.
 
@@ -94,18 +99,21 @@ def draw_image_calibration(
     Args:
         runs: Statistics of each evaluation, by its name: one panel each, four in a row.
         unit: Name of what the tables of images are of, such as a group of images.
+        ax: Axes of matplotlib in which one panel is drawn, without the legend, which
+            ``ax.legend()`` adds. None for a new figure.
 
     Raises:
         ValueError: For an evaluation whose images have one prediction each, or are not kept.
     """
     check_drawable(runs)
     images_by_run = {name: _image_bins(name, statistics) for name, statistics in runs.items()}
-    figure, image_panels = panels(runs)
+    figure, image_panels = panels(runs, ax=ax)
     for panel, images in zip(image_panels, images_by_run.values(), strict=True):
         _draw_images(panel.axes[0], panel.runs[0], images, unit)
     lowest = min(np.min([images.conf, images.accuracy]) for images in images_by_run.values())
-    _set_limits(figure, min(lowest, 100))
-    add_legend(figure)
+    _set_limits([panel.axes[0] for panel in image_panels], min(lowest, 100))
+    if ax is None:
+        add_legend(figure)
     return figure
 
 
@@ -133,12 +141,12 @@ def _draw_images(axes: Axes, run: PlottedRun, images: Bins, unit: str) -> None:
     set_panel_title(axes, title)
 
 
-def _set_limits(figure: Figure, lowest: float) -> None:
+def _set_limits(all_axes: Sequence[Axes], lowest: float) -> None:
     """Give all axes the same limits, between which no point is cut, and ticks at both ends."""
     margin = MARGIN * max(100 - lowest, 1)
     limits = (lowest - margin, 100 + margin)
     # The lower end has a tick too, since the worst image is the one to look at.
     ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(lowest, 100)
     ticks = ticks[(ticks >= limits[0]) & (ticks <= 100)]
-    for axes in figure.axes:
+    for axes in all_axes:
         axes.set(xlim=limits, ylim=limits, xticks=ticks, yticks=ticks)

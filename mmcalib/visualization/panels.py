@@ -111,7 +111,11 @@ def measured_statistics(
 
 
 def panels(
-    runs: Mapping[str, Any], *, below: Sequence[float] = (), overlay: bool = False
+    runs: Mapping[str, Any],
+    *,
+    below: Sequence[float] = (),
+    overlay: bool = False,
+    ax: Axes | None = None,
 ) -> tuple[Figure, list[Panel]]:
     """Return a figure with a square panel for each run, four in a row, or one panel for all runs.
 
@@ -119,9 +123,20 @@ def panels(
         runs: Data that are drawn, by the names of the runs.
         below: Heights of further axes below the square ones, as shares of these.
         overlay: Whether one panel shows all runs.
+        ax: Axes that the one panel has, without further ones below; None for a new figure.
+
+    Raises:
+        UserError: If there are axes for one panel, and there are several.
     """
     plotted = plotted_runs(runs)
     runs_by_panel = [plotted] if overlay else [[run] for run in plotted]
+    if ax is not None:
+        if len(runs_by_panel) > 1:
+            raise UserError(
+                f'ax has place for one panel, and {len(runs_by_panel)} are drawn: give one '
+                'measurement with each ax, or leave ax out'
+            )
+        return ax.figure, [Panel([ax], runs_by_panel[0])]
     figure, axes_by_panel = panel_axes(
         len(runs_by_panel),
         columns=min(len(runs_by_panel), PANELS_PER_ROW),

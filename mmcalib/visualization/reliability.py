@@ -118,6 +118,7 @@ def draw_reliability(
     zoom: Sequence[float] | None = None,
     scale: str = 'linear',
     of_class: int | str | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
     r"""Draw accuracy against confidence for one evaluation, or several.
 
@@ -142,6 +143,8 @@ def draw_reliability(
             accuracy, of a test of several labels the label; ``'predicted'`` for the confidence of
             the predicted class. None for class 1 where all runs have these bins of two classes, and
             else for the predicted class. Several labels are pooled, but for one that is named.
+        ax: Axes of matplotlib in which one panel is drawn, without the histogram and the legend:
+            ``ax.legend()`` adds the latter. None for a new figure.
 
     Returns:
         The figure; ``savefig`` writes it.
@@ -149,7 +152,7 @@ def draw_reliability(
     Raises:
         TypeError: If `num_bins` is no integer.
         ValueError: If it is below 1, there is nothing to draw, the zoom is no interval within 0 to
-            100, or the scale is another.
+            100, the scale is another, or `ax` is for one panel and there are several.
     """
     check_drawable(runs)
     log_odds = check_choice('scale', scale, ('linear', 'logit')) == 'logit'
@@ -171,14 +174,15 @@ def draw_reliability(
         title, chosen = choose_class(name, statistics, of_class)
         check_bins_known(chosen, options)
         drawn[title] = chosen
-    figure, diagram_panels = panels(drawn, below=(0.3,), overlay=overlay)
+    figure, diagram_panels = panels(drawn, below=(0.3,), overlay=overlay, ax=ax)
     for panel in diagram_panels:
         _draw_panel(panel, options)
     if overlay or options.equal_mass:
         diagram_panels[-1].axes[0].plot(
             [], [], color='black', marker='o', alpha=FADED_OPACITY, label=f'faded: n < {FEW_IN_BIN}'
         )
-    add_legend(figure)
+    if ax is None:
+        add_legend(figure)
     return figure
 
 
@@ -218,7 +222,8 @@ def check_bins_known(statistics: CalibrationStatistics, options: DiagramOptions)
 
 def _draw_panel(panel: Panel, options: DiagramOptions) -> None:
     """Draw the diagram of a panel, and the distribution of the confidences below it."""
-    diagram, histogram = panel.axes
+    diagram = panel.axes[0]
+    lowest_axes = panel.axes[-1]
     bins_by_run = [
         filled_bins(run.content.bins(options.num_bins, equal_mass=options.equal_mass))
         for run in panel.runs
@@ -234,17 +239,24 @@ def _draw_panel(panel: Panel, options: DiagramOptions) -> None:
         else:
             set_panel_title(diagram, title)
             _draw_single_run(diagrams, run.content, bins, options)
-        _draw_distribution(histogram, run, options)
     for axes in diagrams:
         draw_diagonal(axes)
     words = diagram_words(panel.runs[0].content.of_class)
     diagram.set(xlim=(0, 100), ylim=(0, 100), ylabel=f'{words.accuracy} (%)')
-    histogram.set(xlim=(0, 100), ylim=(0, None), xlabel=f'{words.confidence} (%)')
-    histogram.set_ylabel('share of\npredictions (%)')
+    lowest_axes.set_xlabel(f'{words.confidence} (%)')
+    if lowest_axes is not diagram:
+        _draw_histogram(lowest_axes, panel.runs, options)
+        diagram.tick_params(labelbottom=False)
     if options.log_odds:
-        _set_log_odds_scale(diagram, histogram, bins_by_run)
-    diagram.tick_params(labelbottom=False)
-    histogram.spines[['top', 'right']].set_visible(False)
+        _set_log_odds_scale(panel.axes, bins_by_run)
+
+
+def _draw_histogram(axes: Axes, runs: Sequence[PlottedRun], options: DiagramOptions) -> None:
+    """Draw the distribution of the confidences of the runs of a panel."""
+    for run in runs:
+        _draw_distribution(axes, run, options)
+    axes.set(xlim=(0, 100), ylim=(0, None), ylabel='share of\npredictions (%)')
+    axes.spines[['top', 'right']].set_visible(False)
 
 
 def _run_title(run: PlottedRun, options: DiagramOptions) -> str:
@@ -463,19 +475,23 @@ def log_odds_to_percent(log_odds: np.ndarray) -> np.ndarray:
     return 100 / (1 + np.exp(-log_odds))
 
 
-def _set_log_odds_scale(diagram: Axes, histogram: Axes, bins_by_run: Sequence[Bins]) -> None:
-    """Give axes that are drawn a scale of log-odds, from the lowest point on."""
-    for set_scale in (diagram.set_xscale, diagram.set_yscale, histogram.set_xscale):
-        set_scale('function', functions=(percent_to_log_odds, log_odds_to_percent))
-    labels = [f'{tick:g}' for tick in LOG_ODDS_TICKS]
-    for axis in (diagram.xaxis, diagram.yaxis, histogram.xaxis):
-        axis.set_ticks(LOG_ODDS_TICKS, labels)
-    histogram.tick_params(axis='x', rotation=45)  # 99.9 and 99.99 stand close.
+def _set_log_odds_scale(axes_of_panel: Sequence[Axes], bins_by_run: Sequence[Bins]) -> None:
+    """Give axes that are drawn, of which the diagram is first, a scale of log-odds."""
     lowest = min(np.min([bins.conf, bins.accuracy]) for bins in bins_by_run)
     least, most = LOG_ODDS_ENDS
     ends = (np.clip(lowest, least, 50), most)
-    diagram.set(xlim=ends, ylim=ends)
-    histogram.set(xlim=ends)
+    labels = [f'{tick:g}' for tick in LOG_ODDS_TICKS]
+    functions = (percent_to_log_odds, log_odds_to_percent)
+    for axes in axes_of_panel:
+        axes.set_xscale('function', functions=functions)
+        axes.xaxis.set_ticks(LOG_ODDS_TICKS, labels)
+    axes_of_panel[-1].tick_params(axis='x', rotation=45)  # 99.9 and 99.99 stand close.
+    diagram = axes_of_panel[0]
+    diagram.set_yscale('function', functions=functions)
+    diagram.yaxis.set_ticks(LOG_ODDS_TICKS, labels)
+    diagram.set_ylim(ends)
+    for axes in axes_of_panel:
+        axes.set_xlim(ends)
 
 
 def accuracy_band(image_bins: Tensor) -> np.ndarray:
@@ -510,6 +526,7 @@ def reliability_diagram(
     ignore_index: int | None = None,
     of_class: int | str | None = None,
     title: str = '',
+    ax: Axes | None = None,
     **options,
 ) -> Figure:
     """Draw accuracy against confidence, with ECE and AECE in the title.
@@ -544,19 +561,27 @@ def reliability_diagram(
             ``'predicted'`` for confidence and accuracy of the predicted class. None is the latter,
             and class 1 for one sigmoid.
         title: Text above the figure, which says of several labels that they are pooled.
+        ax: Axes of matplotlib in which one panel is drawn, without the histogram and the legend:
+            ``ax.legend()`` adds the latter. None for a new figure.
         options: `equal_mass`, `overlay`, `zoom` and `scale` of
             :func:`~mmcalib.visualization.draw_reliability`, which says what is drawn.
 
     Returns:
-        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
+        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes; with
+        `ax`, that of these axes.
 
     Raises:
-        ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
+        ValueError: If there are no predictions, the zoom is no interval within 0 to 100, or `ax` is
+            for one panel and there are several.
     """
     if isinstance(probs, (Mapping, float)):
         check_no_arrays(labels, conf, correct, ignore_index)
         return draw_reliability(
-            measured_statistics(probs, title), num_bins=num_bins, of_class=of_class, **options
+            measured_statistics(probs, title),
+            num_bins=num_bins,
+            of_class=of_class,
+            ax=ax,
+            **options,
         )
     num_bins = 15 if num_bins is None else num_bins
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
@@ -579,7 +604,7 @@ def reliability_diagram(
         narrow_bins=counts.condensed_table(),
         of_class=of_class,
     )
-    return draw_reliability({title: statistics}, **options)
+    return draw_reliability({title: statistics}, ax=ax, **options)
 
 
 def predictions_of_class(predictions: ImagePredictions, of_class: int) -> ImagePredictions:

@@ -35,7 +35,7 @@ STEADY_COVERAGE = 5.0
 
 
 def draw_risk_coverage(
-    runs: Mapping[str, CalibrationStatistics], *, overlay: bool = False
+    runs: Mapping[str, CalibrationStatistics], *, overlay: bool = False, ax: Axes | None = None
 ) -> Figure:
     r"""Draw the risk against the coverage of one evaluation, or several.
 
@@ -49,15 +49,17 @@ def draw_risk_coverage(
     Args:
         runs: Statistics of each evaluation, by its name: one panel each, four in a row.
         overlay: Draw all in one panel instead.
+        ax: Axes of matplotlib in which one panel is drawn, without the legend, which
+            ``ax.legend()`` adds. None for a new figure.
 
     Returns:
         The figure; ``savefig`` writes it.
 
     Raises:
-        ValueError: If there is nothing to draw.
+        ValueError: If there is nothing to draw, or `ax` is for one panel and there are several.
     """
     check_drawable(runs)
-    figure, risk_panels = panels(runs, overlay=overlay)
+    figure, risk_panels = panels(runs, overlay=overlay, ax=ax)
     highest = 0.01
     for panel in risk_panels:
         (axes,) = panel.axes
@@ -74,11 +76,13 @@ def draw_risk_coverage(
     risk_panels[-1].axes[0].plot(
         [], [], color=GREY, linestyle='--', linewidth=0.9, label='best order'
     )
-    for axes in figure.axes:
+    for panel in risk_panels:
+        (axes,) = panel.axes
         axes.set(xlim=(0, 100), ylim=(0, min(1.15 * highest, 100)), xlabel='coverage (%)')
         axes.set_ylabel('risk: errors among the accepted (%)')
         axes.grid(True, linewidth=0.4, alpha=0.5)
-    add_legend(figure)
+    if ax is None:
+        add_legend(figure)
     return figure
 
 

@@ -1,9 +1,11 @@
 """Figures without a work dir: of arrays, and of what measure, evaluate and a stream return."""
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from drawings import check_nothing_is_cut, words
+from matplotlib.figure import Figure
 from samples import as_segmented
 
 import mmcalib
@@ -11,6 +13,7 @@ from mmcalib.metrics import StreamingMetrics
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.objects import map_confidence
+from mmcalib.visualization import draw_risk_coverage
 from mmcalib.visualization.confidence_maps import every_nth_pixel
 
 
@@ -70,6 +73,80 @@ def test_reliability_diagram_of_several_labels_and_measurements_has_panels():
 
 def legend_texts(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def drawn_lines_and_bars(axes):
+    """Return the corners of all that is drawn in axes, but for the connectors of an inset."""
+    lines = [line.get_xydata() for line in axes.lines]
+    bars = [patch.get_path().vertices for patch in axes.patches]
+    points = [np.asarray(points.get_offsets()) for points in axes.collections]
+    return [*lines, *bars, *points]
+
+
+def curves_of_risk(measured, **options):
+    return draw_risk_coverage({'a': measured.statistics}, **options)
+
+
+# Function, and options that change what stands in the panel.
+ONE_PANEL_CASES = [
+    (mmcalib.reliability_diagram, {}),
+    (mmcalib.reliability_diagram, {'scale': 'logit'}),
+    (mmcalib.reliability_diagram, {'equal_mass': True, 'zoom': (80, 100)}),
+    (mmcalib.image_calibration_diagram, {}),
+    (curves_of_risk, {}),
+]
+
+
+@pytest.mark.parametrize(('draw', 'options'), ONE_PANEL_CASES)
+def test_figure_in_given_axes_equals_its_own_figure(draw, options):
+    _, logits, labels = draw_maps()
+    measured = mmcalib.measure(logits.softmax(dim=1), labels, ignore_index=255, interval=0.9)
+    expected = draw(measured, **options).axes[0]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
+    left.plot([0, 2], [0, 3])
+    limits = left.get_xlim(), left.get_ylim()
+    try:
+        assert draw(measured, ax=right, **options) is figure
+    finally:
+        plt.close(figure)
+    assert figure.axes == [left, right]
+    assert (left.get_xlim(), left.get_ylim()) == limits
+    assert not figure.legends
+    assert (right.get_xlim(), right.get_ylim()) == (expected.get_xlim(), expected.get_ylim())
+    assert right.get_title() == expected.get_title()
+    assert right.get_xlabel()
+    assert right.get_ylabel() == expected.get_ylabel()
+    assert any(label.get_visible() and label.get_text() for label in right.get_xticklabels())
+    labels_of_legend = right.get_legend_handles_labels()[1]
+    assert labels_of_legend == expected.get_legend_handles_labels()[1]
+    actual_shapes = drawn_lines_and_bars(right)
+    expected_shapes = drawn_lines_and_bars(expected)
+    assert len(actual_shapes) == len(expected_shapes) > 0
+    for actual_shape, expected_shape in zip(actual_shapes, expected_shapes, strict=True):
+        np.testing.assert_allclose(actual_shape, expected_shape)
+
+
+@pytest.mark.parametrize('draw', [mmcalib.reliability_diagram, mmcalib.image_calibration_diagram])
+def test_figure_of_several_panels_in_given_axes_raises(draw):
+    _, logits, labels = draw_maps()
+    measured = mmcalib.measure(logits.softmax(dim=1), labels, ignore_index=255, interval=0.9)
+    axes = Figure().subplots()
+    with pytest.raises(ValueError, match='ax has place for one panel, and 2 are drawn'):
+        draw({'before': measured, 'after': measured}, ax=axes)
+    assert not axes.has_data()
+
+
+def test_reliability_diagram_of_arrays_and_overlay_are_drawn_in_given_axes():
+    _, logits, labels = draw_maps()
+    probs = logits.softmax(dim=1)
+    axes = Figure().subplots()
+    mmcalib.reliability_diagram(probs, labels, ignore_index=255, title='arrays', ax=axes)
+    assert axes.get_title().startswith('arrays\nECE')
+    measured = mmcalib.measure(probs, labels, ignore_index=255)
+    axes = Figure().subplots()
+    mmcalib.reliability_diagram({'before': measured, 'after': measured}, overlay=True, ax=axes)
+    labels_of_legend = axes.get_legend_handles_labels()[1]
+    assert [text.split('\n')[0] for text in labels_of_legend[:2]] == ['before', 'after']
 
 
 @pytest.mark.parametrize('groups', [None, list('aabbcd')])
