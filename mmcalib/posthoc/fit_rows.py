@@ -17,7 +17,12 @@ from mmcalib.errors import UserError
 from mmcalib.posthoc.logits import gaps_to_top, top_class
 from mmcalib.predictions.arrays import as_tensor, valid_labels
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.labels import check_class_axis, labelled_rows, without_class_axis
+from mmcalib.predictions.labels import (
+    check_class_axis,
+    check_no_shares,
+    labelled_rows,
+    without_class_axis,
+)
 from mmcalib.tensors import check_softmax_logits, on_float64_device
 
 # Parts of so many logits fit a cache: a temperature of 200,000 × 21 takes 0.55 s, in one part 1.2.
@@ -30,6 +35,7 @@ def read_rows(
     """Return the valid predictions in arrays, see :meth:`mmcalib.posthoc.LogitScaler.fit`."""
     logits = on_float64_device(as_tensor('logits', logits))
     labels = as_tensor('labels', labels)
+    check_no_shares(labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = without_class_axis(logits, labels.long().to(logits.device))

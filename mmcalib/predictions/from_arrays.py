@@ -22,6 +22,7 @@ from mmcalib.predictions.image_predictions import (
 )
 from mmcalib.predictions.labels import (
     axes_look_alike,
+    check_no_shares,
     label_shape,
     labelled_rows,
     labels_of_scores,
@@ -73,6 +74,7 @@ def read_probabilities(
     check_not_exchanged('probs', probs_tensor, 'labels', labels_tensor)
     several_labels = have_several_labels(probs_tensor, labels_tensor)
     probs = as_floats('probs', probs)
+    check_no_shares(labels_tensor)
     labels = as_integers('labels', labels)
     if several_labels:
         for index in range(probs.shape[1]):

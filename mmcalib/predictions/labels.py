@@ -8,7 +8,7 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.options import check_ignore_index
 from mmcalib.predictions.arrays import valid_labels
-from mmcalib.tensors import check_labels
+from mmcalib.tensors import SUM_TOLERANCE, check_labels
 
 ARRAYS_REMEDY = (
     'give labels[..., None], with logits[..., None] if it is the second one, or with '
@@ -70,6 +70,24 @@ def labels_of_scores(name: str, values: Tensor, labels: Tensor, ignore_index: in
         checked = checked[valid]
     check_class_labels(checked, max(scores.shape[1], 2), ignore_index)
     return labels
+
+
+def check_no_shares(labels: Tensor) -> None:
+    """Raise a UserError for shares ``(N, K)`` of classes in place of labels, as of votes."""
+    if labels.ndim != 2 or labels.shape[1] < 2 or not labels.is_floating_point():
+        return
+    has_fractions = (labels != labels.round()).any()
+    if not has_fractions or labels.min() < 0:
+        return
+    if ((labels.double().sum(dim=1) - 1).abs() > SUM_TOLERANCE).any():
+        return
+    num_classes = labels.shape[1]
+    raise UserError(
+        f'labels {tuple(labels.shape)} are shares of {num_classes} classes, as of votes: give each '
+        'row once for each of its votes. With votes = (V * shares).round().long() of V voters and '
+        'i = torch.arange(votes.numel()).repeat_interleave(votes.flatten()), these are the rows '
+        f'i // {num_classes} with labels i % {num_classes}, and groups=i // {num_classes}'
+    )
 
 
 def check_class_labels(labels: Tensor, num_classes: int, ignore_index: int | None) -> None:

@@ -13,6 +13,7 @@ from mmcalib.errors import UserError
 from mmcalib.predictions.arrays import is_masked as is_masked_by_numpy
 from mmcalib.predictions.labels import (
     check_class_labels,
+    check_no_shares,
     label_shape,
     misfit_remedy,
     without_class_axis,
@@ -125,6 +126,7 @@ def _whole_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
     if labels.is_floating_point():
         fractions = labels[labels != labels.round()]  # NaN is among them.
         if len(fractions):
+            check_no_shares(labels)
             raise UserError(f'labels must be whole numbers, got {fractions[:5].tolist()}')
     return labels.long()
 

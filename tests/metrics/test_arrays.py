@@ -1,13 +1,17 @@
 """Metrics of arrays: any kind of array, maps, one class, and the functions beside `measure`."""
 
+import re
+
 import numpy as np
 import pytest
 import references
 import torch
 
+import mmcalib
 from mmcalib import metrics
 from mmcalib.metrics import measure, outcomes
 from mmcalib.metrics.definitions import METRICS
+from mmcalib.posthoc import TemperatureScaler
 
 NAMES = tuple(METRICS)
 
@@ -89,3 +93,79 @@ def test_classwise_adaptive_error_any_threshold_equals_loop(threshold):
 def test_classwise_adaptive_error_nothing_above_threshold_is_nan():
     probs, labels = draw()
     assert np.isnan(metrics.classwise_adaptive_calibration_error(probs, labels, threshold=1))
+
+
+def shares_of_votes(num_voters=5):
+    """Return logits, and the shares of votes on each image, most of which agree."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(300, 4, generator=generator)
+    noise = 2 * torch.randn(logits.shape, generator=generator)
+    probs = (logits + noise).softmax(dim=1)
+    votes = probs.multinomial(num_voters, replacement=True, generator=generator)
+    return logits, torch.nn.functional.one_hot(votes, 4).float().mean(dim=1)
+
+
+def rows_of_votes(message, shares, num_voters=5):
+    """Return the rows, labels and groups that an error names, by its own code."""
+    code = re.search(
+        r'votes = (.+) of V voters and i = (.+), these are the rows (.+) with labels (.+), and '
+        r'groups=(.+)$',
+        message,
+    )
+    scope = {'shares': shares, 'V': num_voters, 'torch': torch}
+    scope['votes'] = eval(code[1], scope)
+    scope['i'] = eval(code[2], scope)
+    return [eval(code[number], scope) for number in (3, 4, 5)]
+
+
+def doors_of_shares(logits, shares):
+    """Return calls of every door with shares in place of labels."""
+    probs = logits.softmax(dim=1)
+    return {
+        'measure': lambda: measure(probs, shares, ['ECE']),
+        'measure arrays': lambda: measure(probs.numpy(), shares.double().numpy(), ['ECE']),
+        'compare': lambda: mmcalib.compare(probs, probs, shares, ['ECE']),
+        'stream': lambda: metrics.StreamingMetrics(['ECE']).update(logits, shares),
+        'evaluate': lambda: mmcalib.evaluate(torch.nn.Identity(), [(logits, shares)], ['ECE']),
+        'calibrate': lambda: mmcalib.calibrate(torch.nn.Linear(4, 4), [(logits, shares)]),
+        'fit': lambda: TemperatureScaler().fit(logits, shares),
+    }
+
+
+def test_shares_of_votes_remedy_gives_the_mean_over_votes():
+    logits, shares = shares_of_votes()
+    probs = logits.softmax(dim=1)
+    messages = set()
+    for door in doors_of_shares(logits, shares).values():
+        with pytest.raises(ValueError, match='are shares of 4 classes, as of votes') as error:
+            door()
+        messages.add(str(error.value).removeprefix('a: '))
+    (message,) = messages
+    rows, labels, groups = rows_of_votes(message, shares)
+    names = ['accuracy', 'ECE', 'NLL', 'Brier']
+    actual = measure(probs[rows], labels, names, interval=0.95, groups=groups)
+
+    # The expectations are weighted by the shares, without votes.
+    accuracy = []
+    nll = []
+    brier = []
+    bins = np.zeros((15, 2))
+    for prob, share in zip(probs.double().tolist(), shares.double().tolist(), strict=True):
+        predicted = int(np.argmax(prob))
+        accuracy.append(share[predicted])
+        nll.append(-sum(share[k] * np.log(prob[k]) for k in range(4)))
+        brier.append(
+            sum(share[k] * sum((prob[j] - (j == k)) ** 2 for j in range(4)) for k in range(4))
+        )
+        bin_number = int(np.ceil(15 * prob[predicted])) - 1
+        bins[bin_number] += share[predicted], prob[predicted]
+    ece = np.abs(bins[:, 0] - bins[:, 1]).sum() / len(probs)
+    assert actual['accuracy'] == pytest.approx(100 * np.mean(accuracy), abs=1e-4)
+    assert actual['NLL'] == pytest.approx(np.mean(nll), rel=1e-5)
+    assert actual['Brier'] == pytest.approx(np.mean(brier), rel=1e-5)
+    assert actual['ECE'] == pytest.approx(100 * ece, abs=1e-4)
+    standard_error = np.std(nll, ddof=1) / np.sqrt(len(nll))
+    width = actual['NLL_high'] - actual['NLL_low']
+    assert width == pytest.approx(2 * 1.96 * standard_error, rel=0.1)
+    by_vote = measure(probs[rows], labels, ['NLL'], interval=0.95)
+    assert by_vote['NLL_high'] - by_vote['NLL_low'] < 0.8 * width
