@@ -156,6 +156,14 @@ def on_float64_device(values: Tensor) -> Tensor:
     return values
 
 
+def is_exporting() -> bool:
+    """Return whether ``torch.export`` or ``torch.onnx`` traces this call."""
+    if torch.onnx.is_in_onnx_export():
+        return True
+    # PyTorch before 2.7 does not tell of torch.export.
+    return hasattr(torch.compiler, 'is_exporting') and torch.compiler.is_exporting()
+
+
 def is_transformed() -> bool:
     """Return whether this runs inside a transform of ``torch.func``, such as ``grad`` or ``vmap``.
 

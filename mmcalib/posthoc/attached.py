@@ -19,7 +19,7 @@ from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.model_inputs import forward_signature
 from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
-from mmcalib.tensors import at_least_single, on_float64_device
+from mmcalib.tensors import at_least_single, is_exporting, on_float64_device
 from mmcalib.texts import command_text
 
 
@@ -65,9 +65,10 @@ class AttachedScaling(nn.Module):
     """Maps logits ``(N, K, *)`` to calibrated ones, with the learned parameters as buffers.
 
     It computes in double precision, whatever the model is cast to, so that steps of a curve are
-    where the fit has put them. The buffers are empty until a checkpoint or :meth:`take` fills them;
-    their shapes depend on the fit. One of them, ``about``, holds the method and K as text, and a
-    checkpoint of another method is refused.
+    where the fit has put them. An exported model computes in single precision, which many engines
+    have alone, except for ``isotonic``, whose steps may lie too near to each other. The buffers are
+    empty until a checkpoint or :meth:`take` fills them; their shapes depend on the fit. One of
+    them, ``about``, holds the method and K as text, and a checkpoint of another method is refused.
 
     Args:
         method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
@@ -115,7 +116,10 @@ class AttachedScaling(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         values = on_float64_device(logits)
-        learned = {name: value.to(values.device) for name, value in self.named_buffers()}
+        dtype = torch.float64
+        if is_exporting() and not self.scaler.has_near_steps:
+            dtype = at_least_single(logits).dtype
+        learned = {name: value.to(values.device, dtype) for name, value in self.named_buffers()}
         learned.pop('about', None)
         if not learned:
             raise UserError(
@@ -127,7 +131,7 @@ class AttachedScaling(nn.Module):
                 f'the calibration is of {self.num_logits} logits of a prediction, and the model '
                 f'has {num_logits}: {remedy()}'
             )
-        scaled = self.scaler.apply(values.double(), **learned)
+        scaled = self.scaler.apply(values.to(dtype), **learned)
         return scaled.to(at_least_single(logits).dtype).to(logits.device)
 
     def _fill(self, state: Mapping[str, Tensor]) -> None:

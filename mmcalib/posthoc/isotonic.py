@@ -51,6 +51,7 @@ class IsotonicScaler(LogitScaler):
     method = 'isotonic'
     learned = {'temperature': 0, 'knots': 1, 'errors': 1}
     keeps_argmax = True
+    has_near_steps = True
 
     def _fit(self, rows: ImagePredictions, start: FitStart) -> dict[str, Any]:
         temperature = best_temperature(rows, start=start.temperature)

@@ -86,6 +86,8 @@ class LogitScaler(BaseEstimator):
     heads: tuple[str, ...] = ('softmax', 'sigmoid')
     # Whether no prediction can become another class, whatever is learned.
     keeps_argmax = False
+    # Whether the map may rise between two numbers that are one in single precision.
+    has_near_steps = False
     # Whether a linear layer can absorb the scaling.
     affine = False
     # Whether a masked class, of a logit of -inf or -1e9, leaves the other classes as they are.

@@ -194,7 +194,7 @@ def test_attached_scaling_state_of_another_method_raises(method, loading_method)
     if method == loading_method:
         module.load_state_dict(state)
         return
-    with pytest.raises(UserError, match=r'method must be one of.*tools/calibrate\.py wrote'):
+    with pytest.raises(UserError, match=r'method must be one of.*mmcalib calibrate wrote'):
         module.load_state_dict(state, strict=False)
 
 
@@ -207,7 +207,7 @@ def test_attached_scaling_state_of_version_0_3_is_known_by_its_parameters(method
     if SCALERS[method].learned == SCALERS[loading_method].learned:
         module.load_state_dict(state)
         return
-    with pytest.raises(UserError, match=r'learns.*tools/calibrate\.py wrote'):
+    with pytest.raises(UserError, match=r'learns.*mmcalib calibrate wrote'):
         module.load_state_dict(state, strict=False)
 
 
