@@ -407,7 +407,8 @@ def all_values(values):
 
 
 def assert_same_values(actual, expected):
-    actual, expected = all_values(actual), all_values(expected)
+    actual = all_values(actual)
+    expected = all_values(expected)
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-12, err_msg=name)
@@ -442,7 +443,7 @@ def test_stream_saved_or_merged_equals_one_that_never_stopped(
 
     saved = stream_of(batches[:half], **options)
     state = reloaded(saved.state_dict(), tmp_path)
-    resumed = stream_of(batches[-1:], **options)  # What it held before is forgotten.
+    resumed = stream_of(batches[-1:], **options)  # A load forgets these.
     resumed.load_state_dict(state)
     for stream in (saved, resumed):
         for batch in batches[half:]:
@@ -477,7 +478,8 @@ def test_stream_merged_groups_are_in_the_order_of_the_streams():
 @pytest.mark.parametrize('protocol', ['paper', 'pooled'])
 def test_stream_saved_within_consecutive_images_equals_one_that_never_stopped(protocol):
     logits, labels = random_batches('maps')
-    logits, labels = logits.repeat(3, 1, 1, 1), labels.repeat(3, 1, 1)
+    logits = logits.repeat(3, 1, 1, 1)
+    labels = labels.repeat(3, 1, 1)
     options = dict(metrics=['ECE', 'NLL'], protocol=protocol, ignore_index=255, interval=0.9)
     batches = [*zip(logits.split(3), labels.split(3), strict=True)]
     resumed = StreamingMetrics(**options)
