@@ -294,8 +294,8 @@ class StreamingMetrics:
         """Forget all predictions, and go on from those of a state.
 
         Args:
-            state: State by :meth:`state_dict` of a stream with the same options, of the same rank of
-                as many processes.
+            state: State by :meth:`state_dict` of a stream with the same options, of the same rank
+                of as many processes.
 
         Raises:
             UserError: For a state of other options or of another rank, and for no state.
