@@ -36,7 +36,7 @@ from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.arrays import Array, as_tensor
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.groups import check_order, group_numbers
+from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
@@ -118,10 +118,9 @@ def calibrate(
     if class_prior is not None:
         check_class_prior('class_prior', class_prior)
     if groups is not None:  # Checked before the long part.
-        check_order(loader)
         if len(groups) == 0:
             raise UserError('groups is empty: name the group of each image, or leave it out')
-        if int(group_numbers(groups, len(groups)).max()) == 0:
+        if int(group_numbers(groups, len(groups), loader).max()) == 0:
             raise UserError('all images are of one group: calibrate on two or more')
     source = LoaderSource(loader, unpack=unpack, logits=logits, ignore_index=ignore_index)
     # Fits need gradients. A model that is copied in inference mode could never be trained.

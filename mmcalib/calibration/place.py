@@ -419,7 +419,7 @@ def prove(
     """
     difference = 0.0
     for kept in original.batches:
-        expected = [scaler.predict_proba(logits[None])[0] for logits in original.logits_on(kept)]
+        expected = [scaler.predict_kept(logits[None])[0] for logits in original.logits_on(kept)]
         calibrated = run_calibrated(kept.batch)
         actual = [scaler.probabilities(logits[None])[0] for logits in calibrated]
         difference = max(difference, largest_difference(expected, actual))

@@ -317,6 +317,13 @@ class LogitScaler(BaseEstimator):
         """
         return self._scale(logits, self.probabilities)
 
+    def predict_kept(self, logits: Tensor) -> Tensor:
+        """Return what :meth:`predict_proba` does for a few of the logits that were checked.
+
+        One prediction may look like probabilities by chance, so it is not warned of.
+        """
+        return self._scale(logits, self.probabilities, may_be_probabilities=False)
+
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:
         """Return the probabilities of logits as they are."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
+from mmcalib.predictions.ranks import unwrapped_loader
 from mmcalib.tensors import unchanged_randomness
 
 RANDOM_SAMPLERS = (
@@ -33,9 +34,15 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
 
     Raises:
         TypeError: For rows in place of names.
-        ValueError: For another number of groups than of images, for NaN in place of a name, or a
-            loader that :func:`check_order` refuses.
+        ValueError: For another number of groups than of images, for NaN or None in place of a name,
+            for an iterator, whose order nothing tells, or a loader that :func:`check_order`
+            refuses.
     """
+    if isinstance(unwrapped_loader(loader), Iterator):
+        raise UserError(
+            'groups are in the order of the images, and nothing tells that of '
+            f'a {type(loader).__name__}: give the loader itself, or a list of its batches'
+        )
     check_order(loader)
     if isinstance(groups, str):  # Its letters would be names.
         raise TypeError(f'groups must be a list of the name of each group, got the text {groups!r}')
@@ -48,11 +55,16 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
         raise TypeError(
             'groups must be one name for each image, such as a number or a text, got rows'
         )
-    num_missing = sum(isinstance(name, float) and math.isnan(name) for name in names)
-    if num_missing:
+    missing = []
+    for name in names:
+        if name is None or (isinstance(name, float) and math.isnan(name)):
+            missing.append(name)
+    if missing:
+        kind = 'None' if missing[0] is None else 'NaN'
         raise UserError(
-            f'{num_missing} of {count} groups are NaN, which says not whether they are one group: '
-            'give these images the names of their groups, such as a number of its own for each'
+            f'{len(missing)} of {count} groups are {kind}, which says not whether they are one '
+            'group: give these images the names of their groups, such as a number of its own for '
+            'each'
         )
     index_by_name: dict[Hashable, int] = {}
     group_index = [index_by_name.setdefault(name, len(index_by_name)) for name in names]
@@ -69,6 +81,7 @@ def check_order(loader: object) -> None:
         ValueError: If an index is not above the one before it, or the sampler can be read once; and
             as :func:`check_workers`.
     """
+    loader = unwrapped_loader(loader)
     check_workers(loader)
     if isinstance(getattr(loader, 'dataset', None), torch.utils.data.IterableDataset):
         return  # Its sampler yields None for each image.

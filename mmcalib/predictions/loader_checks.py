@@ -165,9 +165,12 @@ class OutputCheck:
         if not self._are_of_sigmoid:
             warn(f'{problem}: a softmax over them is wrong if they are')
         elif refuse:
-            raise UserError(f'{problem}: leave the sigmoid out, or give logits=torch.logit')
+            raise UserError(
+                f'{problem}: leave the sigmoid out, or give '
+                'logits=lambda p: torch.logit(p, eps=1e-7)'
+            )
         else:
-            warn(f'{problem}: if they are, leave the sigmoid out, or give torch.logit of them')
+            warn(f'{problem}: if they are, leave the sigmoid out, or give torch.logit(p, eps=1e-7)')
 
 
 class _TokenCheck:

@@ -23,6 +23,10 @@ ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 ANY_CALL = inspect.signature(lambda *args, **kwargs: None)
 # No model computes with these, such as the path of an image.
 METADATA = (str, bytes, int, float, PurePath, type(None))
+# The last words of names of rows that number or weigh images; tokens have two axes.
+NO_INPUT_WORDS = ('id', 'ids', 'idx', 'index', 'indices', 'weight', 'weights')
+# Parameters for the loss of a model.
+LOSS_PARAMETERS = ('labels', 'label', 'target')
 
 
 class Inputs(NamedTuple):
@@ -108,6 +112,11 @@ def names_entry(signature: Signature, key: Hashable) -> bool:
     """Return whether ``forward`` has a parameter of the name of an entry."""
     parameter = signature.parameters.get(key)
     return parameter is not None and parameter.kind in BY_NAME
+
+
+def words(key: Hashable) -> list[str]:
+    """Return the words of the name of an entry, such as patient and id."""
+    return str(key).lower().split('_')
 
 
 def arrange(keys: Iterable[Hashable], signature: Signature) -> Arrangement:
@@ -214,23 +223,40 @@ def _may_lack_inputs(
         return True
     if _parameters_without_value(signature, arrangement.by_parameter):
         return True
-    has_optional_input = any(
-        parameter.default is None and parameter.name not in arrangement.by_parameter
-        for parameter in signature.parameters.values()
-    )
+    has_optional_input = bool(_optional_inputs(signature, arrangement.by_parameter))
     left_out = [entries[key] for key in arrangement.left_out]
     is_metadata = all(isinstance(value, METADATA) for value in tree_leaves(left_out))
     return has_optional_input and not is_metadata
 
 
-def example_inputs(entries: Iterable[Hashable], signature: Signature, source: str) -> str:
-    """Return code for what a model may get of some entries of a batch."""
+def _optional_inputs(signature: Signature, filled: Mapping) -> list[Parameter]:
+    """Return the parameters that may take an input, and have none."""
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.default is None and parameter.name not in filled:
+            parameters.append(parameter)
+    return parameters
+
+
+def _may_be_input(key: Hashable, value: Any) -> bool:
+    is_metadata = all(isinstance(leaf, METADATA) for leaf in tree_leaves(value))
+    is_row = getattr(value, 'ndim', 1) == 1
+    return not is_metadata and not (is_row and words(key)[-1] in NO_INPUT_WORDS)
+
+
+def example_inputs(entries: Mapping[Any, Any], signature: Signature, source: str) -> str:
+    """Return code for what a model may get of some entries of a batch, none of its inputs lost."""
     keys = list(entries)
     by_parameter, _, left_out = arrange(keys, signature)
-    needy = _parameters_without_value(signature, by_parameter)
-    for parameter, key in zip(needy, left_out, strict=False):
+    parameters = _parameters_without_value(signature, by_parameter)
+    tensors = [key for key in left_out if _may_be_input(key, entries[key])]
+    if len(tensors) > len(parameters):
+        for parameter in _optional_inputs(signature, by_parameter):
+            if parameter.name not in LOSS_PARAMETERS:
+                parameters.append(parameter)
+    for parameter, key in zip(parameters, tensors or left_out, strict=False):
         by_parameter[parameter.name] = key
-    by_parameter = by_parameter or {None: keys[0]}
+    by_parameter = by_parameter or {None: (tensors or keys)[0]}
     items = [f'{source}[{key!r}]' for key in by_parameter.values()]
     name = next(iter(by_parameter))
     is_first = name == next(iter(signature.parameters)) or not names_entry(signature, name)
@@ -256,16 +282,17 @@ def inputs_from_items(items: Sequence, num_images: int, signature: Signature) ->
 
 
 def _are_one_argument(items: Sequence, num_images: int, signature: Signature) -> bool:
-    if not _can_take(signature, items):
+    if not can_take(signature, items):
         return False
-    if hasattr(items, '_fields') or not _can_take(signature, *items):
+    if hasattr(items, '_fields') or not can_take(signature, *items):
         return True
     if any(p.kind is Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
         return False
     return len(items) == num_images and num_images not in map(_num_rows, items)
 
 
-def _can_take(signature: Signature, *arguments: Any) -> bool:
+def can_take(signature: Signature, *arguments: Any) -> bool:
+    """Return whether a model can be called with some positional arguments."""
     try:
         signature.bind(*arguments)
     except TypeError:

@@ -12,6 +12,19 @@ from mmcalib.errors import UserError
 PART_COUNTS = ('num_replicas', 'num_processes', 'world_size')
 
 
+# The attribute of a progress bar of tqdm and of prefetchers that holds the loader.
+WRAPPED_LOADERS = ('iterable', 'loader')
+
+
+def unwrapped_loader(loader: Any) -> Any:
+    """Return the loader in a progress bar or another object that gives its batches."""
+    for name in WRAPPED_LOADERS:
+        wrapped = getattr(loader, name, None)
+        if hasattr(wrapped, '__iter__'):
+            return unwrapped_loader(wrapped)
+    return loader
+
+
 def rank_and_world_size() -> tuple[int, int]:
     """Return the rank of this process and the number of processes."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -25,6 +38,7 @@ def check_reads_all(loader: Any) -> None:
     It prevents wrong numbers: each process would have a figure and a scaling of its own, so that
     replicas of a model would differ.
     """
+    loader = unwrapped_loader(loader)
     batch_sampler = getattr(loader, 'batch_sampler', None)
     owners = [batch_sampler, getattr(batch_sampler, 'sampler', None)]
     # The state is that of Accelerate's loaders of streams.

@@ -416,3 +416,17 @@ def test_largest_difference_nan_is_infinite():
     ones = torch.ones(1)
     nan = torch.full((1,), math.nan)
     assert largest_difference([ones, ones], [ones, nan]) == math.inf
+
+
+def test_calibrate_single_images_between_zero_and_one_are_not_warned_of(recwarn):
+    """Of two classes, the logits of one image may sum to 1 by chance."""
+    torch.manual_seed(0)
+    labels = torch.randint(0, 2, (300,))
+    logits = 2 * nn.functional.one_hot(labels, 2) + torch.randn(300, 2)
+    logits[::3] = torch.tensor([0.25, 0.75])
+    model = nn.Linear(2, 2)
+    nn.init.eye_(model.weight)
+    nn.init.zeros_(model.bias)
+    calibrated = mmcalib.calibrate(model, [(logits, labels)])
+    assert calibrated.folded_into == ['']
+    assert not [warning for warning in recwarn if 'probabilities' in str(warning.message)]

@@ -2,6 +2,7 @@
 
 import copy
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -160,8 +161,44 @@ def test_doors_misspelt_needed_input_raises_with_remedy(function):
 def test_doors_misspelt_optional_input_raises(function):
     image, table = image_and_table()
     labels = torch.arange(NUM_IMAGES) % 5
-    with pytest.raises(ValueError, match=r'takes image, tabular, and not table: .*unpack='):
-        function(ImageAndTable(), [{'image': image, 'table': table, 'label': labels}])
+    model = ImageAndTable()
+    batch = {'image': image, 'table': table, 'name': ['a'] * NUM_IMAGES, 'label': labels}
+    message = r'takes image, tabular, and not table, name: .*unpack='
+    with pytest.raises(ValueError, match=message) as raised:
+        function(model, [batch])
+    unpack = eval(str(raised.value).partition('unpack=')[2])
+    expected = mmcalib.evaluate(model, [((image, table), labels)])
+    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
+
+
+def test_evaluate_batch_of_image_label_and_table_raises_with_remedy_of_both():
+    image, table = image_and_table()
+    labels = torch.arange(NUM_IMAGES) % 5
+    model = ImageAndTable()
+    batch = (image, labels, table)
+    with pytest.raises(ValueError, match='if the second is') as raised:
+        mmcalib.evaluate(model, [batch])
+    code = str(raised.value).rpartition('unpack=')[2].partition(' if the second is')[0]
+    expected = mmcalib.evaluate(model, [((image, table), labels)])
+    assert mmcalib.evaluate(model, [batch], unpack=eval(code)) == expected
+
+
+def test_evaluate_mask_that_may_be_an_input_is_in_the_remedy_of_labels():
+    model = MaskedTagger()
+    x, mask, tags = tagged_texts(model)
+    with pytest.raises(ValueError) as raised:
+        accuracy(model, {'x': x, 'att_mask': mask, 'labels': tags})
+    assert "({'x': b['x'], 'mask': b['att_mask']}, b['labels'])" in str(raised.value)
+
+
+def test_evaluate_object_of_inputs_and_labels_raises_with_remedy():
+    inputs, labels, _ = labelled_rows()
+    batch = SimpleNamespace(x=inputs, y=labels)
+    with pytest.raises(ValueError, match='the whole object') as raised:
+        mmcalib.evaluate(nn.Identity(), [batch])
+    code = str(raised.value).split('unpack=')[1].removesuffix(', or ')
+    actual = mmcalib.evaluate(nn.Identity(), [batch], unpack=eval(code))
+    assert actual == mmcalib.evaluate(nn.Identity(), [(inputs, labels)])
 
 
 class Tagger(nn.Module):
@@ -216,6 +253,93 @@ def test_doors_two_entries_that_may_be_labels_raise_and_each_reading_is_shown(fu
     expected = accuracy(model, (x, tags))
     assert accuracy(model, batch, unpack=readings[1]) == expected
     assert accuracy(model, batch, unpack=readings[0]) != expected
+
+
+def labelled_rows():
+    """Return inputs, two classes, and which rows are valid, 0 or 1."""
+    torch.manual_seed(0)
+    labels = torch.randint(0, 2, (300,))
+    inputs = nn.functional.one_hot(labels, 2) + torch.randn(300, 2)
+    return inputs, labels, (torch.rand(300) < 0.3 + 0.5 * labels).long()
+
+
+@pytest.mark.parametrize('key', ['y', 'gt', 'class', 'class_id', 'targets', 'labels2', 'diagnosis'])
+@pytest.mark.parametrize('vague_key', ['mask', 'target'])
+@pytest.mark.parametrize(
+    'change', [lambda y: y, torch.Tensor.float, torch.Tensor.bool, torch.Tensor.tolist]
+)
+@pytest.mark.parametrize('function', FUNCTIONS)
+def test_doors_mask_or_target_beside_other_classes_raises(function, change, vague_key, key):
+    inputs, labels, mask = labelled_rows()
+    batch = {'image': inputs, key: change(labels), vague_key: mask}
+    model = nn.Identity()
+    with pytest.raises(ValueError, match=f'^{vague_key} and {key} of a batch may each') as raised:
+        function(model, [batch])
+    readings = [eval(code.removesuffix(' or ')) for code in str(raised.value).split('unpack=')[1:]]
+    expected = mmcalib.evaluate(model, [(inputs, labels)])
+    assert mmcalib.evaluate(model, [batch], unpack=readings[1]) == expected
+
+
+def test_evaluate_mask_of_classes_beside_labels_raises():
+    inputs, labels, _ = labelled_rows()
+    batch = {'image': inputs, 'y': labels, 'mask': torch.ones(300, 2).long()}
+    with pytest.raises(ValueError, match='mask and y of a batch may each'):
+        mmcalib.evaluate(nn.Identity(), [batch])
+
+
+OTHER_ENTRIES = {
+    'index': torch.arange(300),
+    'patient_id': torch.arange(300) // 10,
+    'length': torch.arange(300) % 7,
+    'weight': torch.rand(300),
+    'weight_map': torch.ones(300),
+    'name': ['a'] * 300,
+    'size': torch.tensor([[8, 8]]).repeat(300, 1),
+    'epoch': 3,
+}
+
+
+@pytest.mark.parametrize('label_key', ['label', 'labels', 'mask', 'target'])
+def test_evaluate_entries_that_are_no_labels_are_left_out(label_key):
+    inputs, labels, _ = labelled_rows()
+    batch = {'image': inputs, **OTHER_ENTRIES, label_key: labels}
+    actual = mmcalib.evaluate(nn.Identity(), [batch])
+    assert actual == mmcalib.evaluate(nn.Identity(), [(inputs, labels)])
+
+
+def test_evaluate_image_of_integers_beside_mask_is_read():
+    torch.manual_seed(0)
+    image = torch.randint(0, 255, (4, 1, 8, 8), dtype=torch.uint8)
+    mask = torch.randint(0, 2, (4, 8, 8))
+    weight_map = torch.rand(4, 8, 8)
+
+    def model(x):
+        return torch.cat([x, 255 - x], dim=1) / 50
+
+    expected = mmcalib.evaluate(model, [(image, mask)])
+    batch = {'image': image, 'mask': mask, 'weight_map': weight_map}
+    assert mmcalib.evaluate(model, [batch]) == expected
+
+
+def test_evaluate_several_unnamed_classes_are_each_shown():
+    inputs, labels, _ = labelled_rows()
+    batch = {
+        'id': torch.arange(300),
+        'coarse_label': labels // 2,
+        'img': inputs,
+        'fine_label': labels,
+    }
+    with pytest.raises(ValueError) as raised:
+        mmcalib.evaluate(nn.Linear(2, 2), [batch])
+    readings = "(b['img'], b['coarse_label']) or unpack=lambda b: (b['img'], b['fine_label'])"
+    assert readings in str(raised.value)
+
+
+def test_evaluate_remedy_gives_the_image_and_not_its_id():
+    inputs, labels, _ = labelled_rows()
+    batch = {'id': torch.arange(300), 'img': inputs, 'label': labels}
+    with pytest.raises(ValueError, match=r"\(b\['img'\], b\['label'\]\)"):
+        mmcalib.evaluate(nn.Linear(2, 2), [batch])
 
 
 @pytest.mark.parametrize(

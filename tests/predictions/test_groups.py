@@ -1,5 +1,7 @@
 """Groups of images, and the loaders whose order of images is known."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+from tqdm import tqdm
 
 import mmcalib
 from mmcalib.predictions.groups import group_numbers
@@ -109,6 +112,14 @@ class NotingDataset(TensorDataset):
         return super().__getitem__(index)
 
 
+def generator(loader):
+    return (batch for batch in loader)
+
+
+def tqdm_of_iterator(loader):
+    return tqdm(iter(loader), disable=True)
+
+
 def call_with_groups(function, loader, num_images):
     options = dict(groups=[index // 2 for index in range(num_images)])
     if function is mmcalib.evaluate:
@@ -137,6 +148,39 @@ def test_groups_loader_in_order_is_read(case, function):
     step = 2 if case == 'part' else 1
     call_with_groups(function, loader, 60 // step)
     assert dataset.indices == list(range(0, 60, step))
+
+
+class Prefetcher:
+    """A wrapper of a loader, as many repositories have one."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        yield from self.loader
+
+
+@pytest.mark.parametrize(
+    'wrap', [Prefetcher, lambda loader: tqdm(Prefetcher(loader), disable=True)]
+)
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_groups_wrapped_loader_is_judged_by_its_sampler(function, wrap):
+    dataset = NotingDataset(60)
+    with pytest.raises(ValueError, match='shuffle=False'):
+        call_with_groups(function, wrap(DataLoader(dataset, shuffle=True)), 60)
+    assert not dataset.indices
+    call_with_groups(function, wrap(DataLoader(dataset)), 60)
+
+
+@pytest.mark.parametrize(
+    'wrap', [iter, tqdm_of_iterator, lambda loader: itertools.islice(loader, 99), generator]
+)
+@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
+def test_groups_iterator_raises_and_its_list_is_read(function, wrap):
+    loader = DataLoader(NotingDataset(60), batch_size=10)
+    with pytest.raises(ValueError, match='give the loader itself, or a list of its batches'):
+        call_with_groups(function, wrap(loader), 60)
+    call_with_groups(function, list(wrap(loader)), 60)
 
 
 class Stream(IterableDataset):
@@ -188,3 +232,8 @@ def test_group_numbers_tensors_of_one_number_are_that_number(as_names):
 def test_group_numbers_nan_raises():
     with pytest.raises(ValueError, match='2 of 3 groups are NaN'):
         group_numbers([1.0, float('nan'), np.nan], 3)
+
+
+def test_group_numbers_none_raises():
+    with pytest.raises(ValueError, match='2 of 3 groups are None'):
+        group_numbers(['a', None, None], 3)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.ao import quantization
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from tqdm import tqdm
 
 import mmcalib
 from mmcalib.predictions.loader import read_loader, reader
@@ -226,7 +227,7 @@ def test_read_loader_one_hot_labels_raises():
 def test_read_loader_outputs_of_sigmoid_raises(num_labels):
     outputs = torch.rand(12, num_labels)
     batches = [(outputs, outputs > 0.5)]
-    with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
+    with pytest.raises(ValueError, match=r'give logits=lambda p: torch\.logit\(p, eps=1e-7\)'):
         read_identity(batches)
     assert read_identity(batches, logits=torch.logit)
 
@@ -296,12 +297,16 @@ class StreamOfAProcess(IterableDataset):
 DATASET = TensorDataset(INPUTS, LABELS)
 PARTS = [
     DataLoader(DATASET, sampler=DistributedSampler(DATASET, num_replicas=2, rank=1)),
+    tqdm(
+        DataLoader(DATASET, sampler=DistributedSampler(DATASET, num_replicas=2, rank=1)),
+        disable=True,
+    ),
     DataLoader(DATASET, batch_sampler=BatchesOfAProcess()),
     DataLoader(StreamOfAProcess()),
 ]
 
 
-@pytest.mark.parametrize('loader', PARTS, ids=['sampler', 'batch sampler', 'stream'])
+@pytest.mark.parametrize('loader', PARTS, ids=['sampler', 'tqdm', 'batch sampler', 'stream'])
 @pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
 def test_doors_loader_of_a_part_of_the_images_raises(function, loader):
     with pytest.raises(ValueError, match=r'one of 2 parts.*DataLoader.*StreamingMetrics'):
@@ -499,7 +504,7 @@ def test_evaluate_label_that_is_nan_raises():
 
 def test_read_loader_few_maps_of_sigmoid_raises():
     outputs = torch.rand(2, 1, 8, 8)
-    with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
+    with pytest.raises(ValueError, match=r'give logits=lambda p: torch\.logit\(p, eps=1e-7\)'):
         read_identity([(outputs, (outputs > 0.5).long())])
 
 
