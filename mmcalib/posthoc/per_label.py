@@ -136,6 +136,10 @@ class ScalerPerLabel:
             probs = probs.to(at_least_single(values).dtype).to(values.device)
         return probs if torch.is_tensor(logits) else probs.numpy()
 
+    def predict_kept(self, logits: Tensor) -> Tensor:
+        """Return what :meth:`predict_proba` does; a sigmoid is not warned of for a few logits."""
+        return self.predict_proba(logits)
+
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:
         """Return the probabilities of logits as they are."""
