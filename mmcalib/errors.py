@@ -30,7 +30,7 @@ def as_user_errors() -> Iterator[None]:
         yield
     except UserError:
         raise
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(str(error)) from error
 
 

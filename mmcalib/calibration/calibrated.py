@@ -415,7 +415,8 @@ class Calibrated:
         if rates is None:
             return
         remedy = None
-        if self.scaler is not None and self.scaler.has_shift:
+        measured = self.scaler if self.class_prior is None else self.unshifted
+        if measured is not None and measured.has_shift:
             remedy = (
                 'the scaling has not seen these frequencies, so fit it to data like those in use'
             )

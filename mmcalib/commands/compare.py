@@ -14,7 +14,7 @@ from mmcalib.errors import UserError, as_user_errors
 from mmcalib.files import check_writable, whole_file
 from mmcalib.metrics.compare import compare
 from mmcalib.metrics.requirements import parse_requirement, unmet
-from mmcalib.metrics.streaming import DEFAULT_METRICS
+from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 
@@ -26,7 +26,9 @@ def compare_files(options: PredictionFileOptions) -> int:
     a, b = read_sides(options)
     for side in (a, b):
         check_kind(side)
-    metrics = list(options.metrics or DEFAULT_METRICS)
+    is_of_two_classes = a.values.ndim == 1 or a.values.shape[1] <= 2
+    usual = TWO_CLASS_METRICS if is_of_two_classes else DEFAULT_METRICS
+    metrics = list(options.metrics or usual)
     metrics += dict.fromkeys(
         requirement.metric for requirement in requirements if requirement.metric not in metrics
     )

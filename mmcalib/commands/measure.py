@@ -18,7 +18,7 @@ from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.requirements import parse_requirement, unmet
-from mmcalib.metrics.streaming import DEFAULT_METRICS, SIGMOID_METRICS
+from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
@@ -66,7 +66,12 @@ def check_outputs(options: MeasureOptions) -> None:
 
 def usual_metrics(stored: StoredPredictions) -> tuple[str, ...]:
     """Return the metrics where none are named: the usual ones and the gap."""
-    return (*(SIGMOID_METRICS if are_sigmoids(stored) else DEFAULT_METRICS), 'gap')
+    return (*(TWO_CLASS_METRICS if are_of_two_classes(stored) else DEFAULT_METRICS), 'gap')
+
+
+def are_of_two_classes(stored: StoredPredictions) -> bool:
+    """Return whether the probability of class 1 tells that of the only other class."""
+    return are_sigmoids(stored) or stored.values.shape[1] == 2
 
 
 def are_sigmoids(stored: StoredPredictions) -> bool:

@@ -52,7 +52,7 @@ from mmcalib.predictions.ranks import (
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 # One sigmoid is judged by the probability of class 1, beside that of the predicted class.
-SIGMOID_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
+TWO_CLASS_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
 # Several labels are counted when so many rows wait.
 ROWS_OF_LABELS = 4096
 # A value, or an array ``(L,)`` of the values of L labels; or several of these by name.
@@ -215,8 +215,8 @@ class StreamingMetrics:
             if self.interval is None and num_waiting >= ROWS_OF_LABELS:
                 self._count_waiting()
             return
-        if self.metrics == DEFAULT_METRICS and predictions.are_of_sigmoid:
-            self._take_names([*SIGMOID_METRICS])
+        if self.metrics == DEFAULT_METRICS and predictions.are_of_two_classes:
+            self._take_names([*TWO_CLASS_METRICS])
         for part in predictions.split_maps():
             if self.protocol.region is not None:
                 region = self.protocol.region(part.labels[0], self.boundary_width)

@@ -218,6 +218,8 @@ def read_labels(
         array = _numbers_of_texts(array)
     if array.dtype.kind in 'US':
         return class_numbers(columns, text, array, classes)
+    if array.dtype.kind == 'b':
+        return array.astype(np.int64)
     if array.dtype.kind == 'f':
         if not np.isfinite(array).all() or (array % 1 != 0).any():
             wrong = array[~np.isfinite(array) | (array % 1 != 0)][0]
@@ -232,6 +234,11 @@ def class_numbers(
     columns: FileColumns, name: str, labels: np.ndarray, classes: Sequence[str | int]
 ) -> np.ndarray:
     """Return the position of each label among the names of classes."""
+    if len(classes) == 1:
+        raise UserError(
+            f'{columns.path}: {columns.kind} {name!r} has the label {labels.ravel()[0]!s}: give 0 '
+            'and 1, of which one column has the probability of 1'
+        )
     number_of_class = {known: number for number, known in enumerate(classes)}
     unique, index = np.unique(labels, return_inverse=True)
     missing = [label for label in unique.tolist() if label not in number_of_class]

@@ -81,6 +81,11 @@ class ImagePredictions:
         return self.scores.shape[1] == 1 and not self.are_bare_confidences
 
     @property
+    def are_of_two_classes(self) -> bool:
+        """Whether the probability of class 1 tells that of the only other class."""
+        return self.are_of_sigmoid or (self.scores.shape[1] == 2 and not self.several_labels)
+
+    @property
     def valid(self) -> Tensor:
         """The ``(N, *)`` mask of the predictions that count."""
         return self.labels >= 0

@@ -531,9 +531,9 @@ def reliability_diagram(
 ) -> Figure:
     """Draw accuracy against confidence, with ECE and AECE in the title.
 
-    Of one sigmoid, the share of labels 1 is drawn against P(y = 1).
+    Of two classes, the share of labels 1 is drawn against P(y = 1).
 
-    >>> probs, labels = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]
+    >>> probs, labels = [[0.9, 0.1, 0.0], [0.8, 0.2, 0.0], [0.1, 0.7, 0.2]], [0, 1, 1]
     >>> figure = reliability_diagram(probs, labels, title='three predictions')
     >>> print(figure.axes[0].get_title())
     three predictions
@@ -559,7 +559,7 @@ def reliability_diagram(
         num_bins: B, for the diagram and both errors; None for 15, or that of the measurement.
         of_class: The class whose probability is drawn, with the share of its labels; or
             ``'predicted'`` for confidence and accuracy of the predicted class. None is the latter,
-            and class 1 for one sigmoid.
+            and class 1 of two.
         title: Text above the figure, which says of several labels that they are pooled.
         ax: Axes of matplotlib in which one panel is drawn, without the histogram and the legend:
             ``ax.legend()`` adds the latter. None for a new figure.
@@ -587,7 +587,7 @@ def reliability_diagram(
     predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
     if predictions.several_labels:
         title = f'{title}, pooled over labels' if title else 'pooled over labels'
-    if of_class is None and predictions.are_of_sigmoid:
+    if of_class is None and predictions.are_of_two_classes:
         of_class = 1
     if of_class == PREDICTED:
         of_class = None

@@ -165,6 +165,19 @@ def test_measure_diagram_is_a_picture(run, files):
         assert picture.width > 200
 
 
+@pytest.mark.parametrize('file', ['two.npz', 'one.npz'])
+def test_measure_two_classes_shows_ece_of_p_first_for_any_form(file, run, files, logits):
+    """Its confidences are calibrated, and P(y = 1) is not."""
+    p = 1 / (1 + np.exp(-logits[:, 0]))
+    np.savez('one.npz', probs=p, labels=p > 0.7)
+    np.savez('two.npz', probs=np.stack([1 - p, p], axis=1), labels=p > 0.7)
+    output = run('measure.py', file)
+    expected = mmcalib.measure(p, (p > 0.7).astype(int), 'ClasswiseECE')
+    assert f'ECE of P(y = 1) (%) {expected:.2f}' in ' '.join(output.split())
+    assert 'of the labels are 1' in output
+    assert 'ECE of P(y = 1)' in run('compare.py', file, file)
+
+
 REFUSED = {
     'nowhere.npz': 'nowhere.npz cannot be read: No such file',
     'probs.npy': 'come as predictions, labels',
@@ -186,6 +199,8 @@ REFUSED = {
     'empty.csv --predictions a --labels b': 'has no rows below its headings',
     'gaps.csv --predictions a --labels b': "column 'a' has '' in row 2, which is no number",
     'halves.csv --predictions a --labels b': "column 'b' has the label 0.5",
+    'one_name.csv --predictions p_cat --labels label': 'give 0 and 1, of which one column has',
+    'y.npy p.npy': 'probs come first, and then labels',
     'probs.npz --require ECE3': "'ECE3' is no requirement: give a metric, < or >, and a number",
     'probs.npz --require ECE<nan': 'is no requirement',
     'probs.npz --require EEC<3': 'did you mean ECE?',
@@ -204,6 +219,9 @@ def test_measure_mistake_is_one_line(line, run, files):
     (files / 'empty.csv').write_text('a,b\n')
     (files / 'gaps.csv').write_text('a,b\n0.5,1\n,0\n')
     (files / 'halves.csv').write_text('a,b\n0.5,1\n0.2,0.5\n')
+    np.save('y.npy', np.array([0, 1, 1]))
+    np.save('p.npy', np.array([0.2, 0.7, 0.8]))
+    write_table('one_name.csv', ['p_cat'], [[0.5], [0.2]], ['p_cat', 'dog'])
     np.savez('objects.npz', probs=np.array([None, 1]), labels=np.array([0, 1]))
     np.savez('zeros.npz', probs=[[0.0, 1.0], [0.1, 0.9], [0.4, 0.6]], labels=[1, 1, 0])
     output = run('measure.py', *line.split(), code=2)
