@@ -51,7 +51,7 @@ from mmcalib.predictions.ranks import (
 )
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
-# One sigmoid is judged by the probability of class 1, beside that of the predicted class.
+# Two classes are judged by the probability of class 1, beside that of the predicted class.
 TWO_CLASS_METRICS = ('ClasswiseECE', *DEFAULT_METRICS)
 # Several labels are counted when so many rows wait.
 ROWS_OF_LABELS = 4096
@@ -77,7 +77,7 @@ class StreamingMetrics:
 
     Args:
         metrics: The name of a metric, for its value alone if there is no `interval`, or several
-            names. By default those of ``DEFAULT_METRICS``, and of one sigmoid the ECE of P(y = 1),
+            names. By default those of ``DEFAULT_METRICS``, and of two classes the ECE of P(y = 1),
             ``ClasswiseECE``, before them.
         num_bins: Number of bins B.
         ignore_index: The label of predictions that are not valid.
@@ -374,7 +374,7 @@ class StreamingMetrics:
         """Add the predictions of a checked state, whose images follow those of this stream."""
         _, world_size = self._rank_and_world_size()
         first_image = world_size * self._num_images
-        # Both are default metrics, or those of one sigmoid too.
+        # Both are default metrics, or those of two classes too.
         self._take_names(max(self.names, state['names'], key=len))
         self._kind = common_kind([self._kind, state['kind']])
         self._class_axis_is_known |= state['class_axis_is_known']
