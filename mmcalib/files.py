@@ -114,6 +114,13 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_json(path: str | Path, content: Any) -> None:
+    """Write plain numbers, texts, lists and dicts as a whole file of JSON, None for NaN."""
+    text = json.dumps(without_nan(content), indent=2, ensure_ascii=False)
+    with whole_file(path) as temporary:
+        temporary.write_text(f'{text}\n', encoding='utf-8')
+
+
 @cache  # A folder of predictions has a file for each image, and is searched once.
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files that killed processes of this machine have left in a folder."""

@@ -248,7 +248,7 @@ class Calibrated:
     def _candidates_table(self) -> str:
         """Return the methods that were compared, with the chosen one marked."""
         quality = 'accuracy' if self.candidates[0]['miou'] is None else 'mIoU'
-        chosen = self.scaler if self.class_prior is None else self.unshifted
+        chosen = self._measured_scaler
         chosen_method = NONE if chosen is None else chosen.method
         rows = []
         for candidate in self.candidates:
@@ -279,6 +279,11 @@ class Calibrated:
         if self.scaler is not None:
             sentences += self._signs_of_no_gain()
         return sentences
+
+    @property
+    def _measured_scaler(self) -> Scaler | None:
+        """The scaling that the figures are of, which knows no other frequencies of the classes."""
+        return self.scaler if self.class_prior is None else self.unshifted
 
     @property
     def _are_few(self) -> bool:
@@ -415,7 +420,7 @@ class Calibrated:
         if rates is None:
             return
         remedy = None
-        measured = self.scaler if self.class_prior is None else self.unshifted
+        measured = self._measured_scaler
         if measured is not None and measured.has_shift:
             remedy = (
                 'the scaling has not seen these frequencies, so fit it to data like those in use'

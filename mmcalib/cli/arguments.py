@@ -55,6 +55,37 @@ class MeanOptions:
         return self.tta or self.tta_scales is not None
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictionFileOptions:
+    """Options of a command that reads predictions, see :func:`add_prediction_file_arguments`.
+
+    Attributes:
+        files: Files of predictions, and of labels and groups.
+        predictions: Keys or columns of the predictions.
+        logits: Whether the predictions are logits.
+        labels: Keys or columns of the labels.
+        groups: Key or column of the groups.
+        metrics: Names of the metrics; None for the usual ones.
+        bins: The number of bins.
+        ignore_index: Label of predictions that do not count.
+        interval: Coverage of the intervals.
+        require: Limits, such as ``ECE<3``.
+        json: File for the numbers.
+    """
+
+    files: Sequence[str]
+    predictions: Sequence[str] = ()
+    logits: bool = False
+    labels: Sequence[str] = ()
+    groups: str | None = None
+    metrics: Sequence[str] | None = None
+    bins: int = 15
+    ignore_index: int | None = None
+    interval: float = 0.95
+    require: Sequence[str] = ()
+    json: str | None = None
+
+
 class SetLocalRank(Action):
     """Keeps the rank that a launcher passes where PyTorch looks for it; it is no option."""
 

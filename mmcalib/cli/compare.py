@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmcalib.cli.arguments import add_prediction_file_arguments
-from mmcalib.cli.measure import PredictionFileOptions
+from mmcalib.cli.arguments import PredictionFileOptions, add_prediction_file_arguments
 from mmcalib.cli.parser import ToolParser
 
 

@@ -9,40 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcalib.cli.arguments import add_prediction_file_arguments
+from mmcalib.cli.arguments import PredictionFileOptions, add_prediction_file_arguments
 from mmcalib.cli.parser import ToolParser
 from mmcalib.names import AUTO, METHODS
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionFileOptions:
-    """Options of a command that reads predictions from files, see the help.
-
-    Attributes:
-        files: Files of predictions, and of labels and groups.
-        predictions: Keys or columns of the predictions.
-        logits: Whether the predictions are logits.
-        labels: Keys or columns of the labels.
-        groups: Key or column of the groups.
-        metrics: Names of the metrics; None for the usual ones.
-        bins: The number of bins.
-        ignore_index: Label of predictions that do not count.
-        interval: Coverage of the intervals.
-        require: Limits, such as ``ECE<3``.
-        json: File for the numbers.
-    """
-
-    files: Sequence[str]
-    predictions: Sequence[str] = ()
-    logits: bool = False
-    labels: Sequence[str] = ()
-    groups: str | None = None
-    metrics: Sequence[str] | None = None
-    bins: int = 15
-    ignore_index: int | None = None
-    interval: float = 0.95
-    require: Sequence[str] = ()
-    json: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

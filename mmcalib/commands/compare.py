@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from mmcalib.cli.measure import PredictionFileOptions
+from mmcalib.cli.arguments import PredictionFileOptions
 from mmcalib.errors import UserError, as_user_errors
-from mmcalib.files import check_writable, whole_file
+from mmcalib.files import check_writable, write_json
 from mmcalib.metrics.compare import compare
-from mmcalib.metrics.requirements import parse_requirement, unmet
+from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
 from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
@@ -26,16 +24,12 @@ def compare_files(options: PredictionFileOptions) -> int:
     a, b = read_sides(options)
     for side in (a, b):
         check_kind(side)
-    is_of_two_classes = a.values.ndim == 1 or a.values.shape[1] <= 2
-    usual = TWO_CLASS_METRICS if is_of_two_classes else DEFAULT_METRICS
-    metrics = list(options.metrics or usual)
-    metrics += dict.fromkeys(
-        requirement.metric for requirement in requirements if requirement.metric not in metrics
-    )
+    usual = TWO_CLASS_METRICS if a.are_of_two_classes else DEFAULT_METRICS
+    metrics = with_required(options.metrics or usual, requirements)
     with as_user_errors():
         comparison = compare(
-            probabilities(a),
-            probabilities(b),
+            a.probabilities(),
+            b.probabilities(),
             a.labels,
             metrics,
             interval=options.interval,
@@ -45,9 +39,7 @@ def compare_files(options: PredictionFileOptions) -> int:
         )
     print(comparison)
     if options.json is not None:
-        with whole_file(options.json) as temporary:
-            text = json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)
-            temporary.write_text(f'{text}\n', encoding='utf-8')
+        write_json(options.json, comparison.to_dict())
     failures = unmet(requirements, comparison)
     for failure in failures:
         print(f'Of B − A, {failure}', file=sys.stderr)
@@ -84,12 +76,3 @@ def read_sides(options: PredictionFileOptions) -> tuple[StoredPredictions, Store
     if a.groups != b.groups:
         raise UserError(f'{file_a} and {file_b} have other groups')
     return a, b
-
-
-def probabilities(stored: StoredPredictions) -> np.ndarray:
-    """Return probabilities, float64 where they are made from logits."""
-    if not stored.are_logits:
-        return stored.values
-    logits = torch.as_tensor(np.asarray(stored.values, dtype=np.float64))
-    is_sigmoid = logits.ndim == 1 or logits.shape[1] == 1
-    return (logits.sigmoid() if is_sigmoid else logits.softmax(dim=1)).numpy()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,11 @@ from torch import nn
 from mmcalib.calibration.calibrate import calibrate
 from mmcalib.cli.measure import MeasureOptions
 from mmcalib.errors import UserError, as_user_errors
-from mmcalib.files import check_writable, whole_file
+from mmcalib.files import check_writable, whole_file, write_json
 from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
-from mmcalib.metrics.requirements import parse_requirement, unmet
+from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
 from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
@@ -37,10 +37,7 @@ def measure_files(options: MeasureOptions) -> int:
         are_logits=options.logits,
     )
     check_kind(stored)
-    metrics = list(options.metrics or usual_metrics(stored))
-    metrics += dict.fromkeys(
-        requirement.metric for requirement in requirements if requirement.metric not in metrics
-    )
+    metrics = with_required(options.metrics or usual_metrics(stored), requirements)
     measured = measure_stored(stored, metrics, options)
     print(measured)
     write_measurement(options, measured)
@@ -66,18 +63,8 @@ def check_outputs(options: MeasureOptions) -> None:
 
 def usual_metrics(stored: StoredPredictions) -> tuple[str, ...]:
     """Return the metrics where none are named: the usual ones and the gap."""
-    return (*(TWO_CLASS_METRICS if are_of_two_classes(stored) else DEFAULT_METRICS), 'gap')
-
-
-def are_of_two_classes(stored: StoredPredictions) -> bool:
-    """Return whether the probability of class 1 tells that of the only other class."""
-    return are_sigmoids(stored) or stored.values.shape[1] == 2
-
-
-def are_sigmoids(stored: StoredPredictions) -> bool:
-    """Return whether each prediction is that of one class of two, or of several labels."""
-    values = stored.values
-    return values.ndim == 1 or values.shape[1] == 1 or values.shape == stored.labels.shape
+    usual = TWO_CLASS_METRICS if stored.are_of_two_classes else DEFAULT_METRICS
+    return (*usual, 'gap')
 
 
 def measure_stored(
@@ -122,16 +109,17 @@ def advice(measured: Measured) -> list[str]:
 
 def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None:
     """Fit a scaling to stored predictions, as if a model had made them, and write it."""
-    values = stored.values if stored.are_logits else logits_from_probs(stored)
+    logits = stored.logits()
     with as_user_errors():
         calibrated = calibrate(
             nn.Identity(),
-            batches(values, stored.labels),
+            batches(logits, stored.labels),
             method=options.calibrate,
             groups=stored.groups,
             ignore_index=options.ignore_index,
         )
-    calibrated.placement = None  # There is no model that a scaling goes into.
+    # There is no model that the scaling goes into.
+    calibrated = replace(calibrated, placement=None)
     print(f'\n{calibrated}')
     if options.out is None:
         return
@@ -141,33 +129,12 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None
     calibrated.scaler.save(options.out)
     argument = 'logits'
     if not stored.are_logits:
-        argument = 'log(p / (1 - p))' if are_sigmoids(stored) else 'log(probs)'
+        argument = 'log(p / (1 - p))' if stored.are_of_sigmoids else 'log(probs)'
     print(
         f'Scaling written to {options.out}: '
         f"mmcalib.posthoc.load_scaler('{options.out}').predict_proba({argument})",
         file=sys.stderr,
     )
-
-
-def logits_from_probs(stored: StoredPredictions) -> np.ndarray:
-    """Return logits whose softmax, or sigmoid, probabilities are.
-
-    Raises:
-        UserError: For probabilities of 0, whose logarithm is infinite, or of 1 of a sigmoid.
-    """
-    probs = np.asarray(stored.values, dtype=np.float64)
-    are_of_sigmoids = are_sigmoids(stored)
-    is_end = (probs == 0) | (probs == 1) if are_of_sigmoids else probs == 0
-    if is_end.any():
-        inside = probs[(probs > 0) & (probs < 1)]
-        least = inside.min() / 2 if len(inside) else 0.01
-        ends = '0 or 1' if are_of_sigmoids else '0'
-        raise UserError(
-            f'{int(is_end.sum()):,} of {probs.size:,} probabilities are {ends}, and have no finite '
-            f'logit: give logits, or put {least:.2g}, half of the smallest positive one, in place '
-            'of 0, here and wherever the scaling is used'
-        )
-    return np.log(probs) - np.log1p(-probs) if are_of_sigmoids else np.log(probs)
 
 
 def write_measurement(options: MeasureOptions, measured: Measured) -> None:
@@ -179,9 +146,7 @@ def write_measurement(options: MeasureOptions, measured: Measured) -> None:
             'units': measured.units,
             'notes': measured.sentences(),
         }
-        with whole_file(options.json) as temporary:
-            text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-            temporary.write_text(f'{text}\n', encoding='utf-8')
+        write_json(options.json, record)
     if options.diagram is not None:
         from mmcalib.visualization.reliability import reliability_diagram  # 0.7 s of matplotlib
 

@@ -124,7 +124,7 @@ def metrics_for_head(model: nn.Module, protocol: str) -> list[str]:
     num_classes = predicted_classes(innermost_model(model))
     if num_classes == 2:
         names.insert(0, 'ClasswiseECE')
-    # Of more classes the bins are not kept by image, so nothing tells a difference from chance.
+    # Each image keeps the bins of so many classes; without them nothing tells what is chance.
     if num_classes is not None and num_classes <= MOST_CLASSES:
         names.append('rate_gap')
     return names

@@ -73,6 +73,12 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(match[1], match[2] == '<', limit, text)
 
 
+def with_required(metrics: Sequence[str], requirements: Sequence[Requirement]) -> list[str]:
+    """Return names of metrics, and those that requirements need besides."""
+    required = [requirement.metric for requirement in requirements]
+    return list(dict.fromkeys([*metrics, *required]))
+
+
 def unmet(
     requirements: Sequence[Requirement], values: Mapping[str, float | np.ndarray]
 ) -> list[str]:

@@ -158,7 +158,8 @@ def _unwrapped_sample_ids(dataset: object, *, follow_links: bool = True) -> list
             key = (id(dataset), index)
         samples.append(SampleId(key, path, info.get('group')))
     count_by_key = Counter(sample.key for sample in samples)
-    frames = {}  # of the files that several samples are in, by the index of the sample
+    # The frame of each sample whose file holds several, by the index of the sample.
+    frames = {}
     frames_by_key = defaultdict(set)
     for index, sample in enumerate(samples):
         if sample.path and count_by_key[sample.key] > 1:

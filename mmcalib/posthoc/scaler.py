@@ -103,8 +103,7 @@ class LogitScaler(BaseEstimator):
     by_class = False
     # The least and the largest value of fitted tensors, by name.
     bounds: Mapping[str, tuple[float, float]] = {}
-    # What stands for a bare confidence of 0. None in a file of 0.4.0, where it depended on the type
-    # of float.
+    # The least value of a bare confidence; None for a file of 0.4.0, where the type of float told.
     least_conf: float | None = LEAST_CONF
     # For each option a function that returns its value, or raises an error that names it.
     checks: Mapping[str, Callable[[str, Any], Any]] = {}

@@ -165,7 +165,7 @@ def _rivals(batch: Mapping[Any, Any], label_key: str, signature: Signature) -> l
     """
     entries = _without(batch, label_key)
     by_parameter = arrange(entries, signature).by_parameter
-    # What ``**kwargs`` get, a model may leave alone.
+    # A model may leave alone an entry that it gets by ``**kwargs``.
     used_keys = [key for name, key in by_parameter.items() if name in signature.parameters]
     classes = _classes(batch[label_key])
     if classes is None:

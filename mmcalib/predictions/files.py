@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit, logit, softmax
 
 from mmcalib.errors import UserError, did_you_mean
 
@@ -25,15 +26,57 @@ class StoredPredictions(NamedTuple):
 
     Attributes:
         values: Probabilities or logits, as :func:`~mmcalib.measure` takes probabilities.
-        labels: Labels, integers; None if the file has none and none were asked for.
+        labels: Labels, integers, as :func:`~mmcalib.measure` takes them.
         groups: Names of the groups of the images; None if none are named.
         are_logits: Whether the values are logits.
     """
 
     values: np.ndarray
-    labels: np.ndarray | None
+    labels: np.ndarray
     groups: list | None
     are_logits: bool
+
+    @property
+    def are_of_sigmoids(self) -> bool:
+        """Whether each value is of one class of two, or of one of several labels."""
+        values = self.values
+        return values.ndim == 1 or values.shape[1] == 1 or values.shape == self.labels.shape
+
+    @property
+    def are_of_two_classes(self) -> bool:
+        """Whether the probability of class 1 tells that of the only other class."""
+        return self.are_of_sigmoids or self.values.shape[1] == 2
+
+    def probabilities(self) -> np.ndarray:
+        """Return probabilities, float64 where they are made from logits."""
+        if not self.are_logits:
+            return self.values
+        logits = np.asarray(self.values, dtype=np.float64)
+        return expit(logits) if self.are_of_sigmoids else softmax(logits, axis=1)
+
+    def logits(self) -> np.ndarray:
+        """Return logits, float64 where they are made from probabilities.
+
+        Raises:
+            UserError: For probabilities of 0, whose logarithm is infinite, or of 1 of a sigmoid.
+        """
+        if self.are_logits:
+            return self.values
+        probs = np.asarray(self.values, dtype=np.float64)
+        is_end = probs == 0
+        ends = '0'
+        if self.are_of_sigmoids:
+            is_end |= probs == 1
+            ends = '0 or 1'
+        if is_end.any():
+            inside = probs[(probs > 0) & (probs < 1)]
+            least = inside.min() / 2 if len(inside) else 0.01
+            raise UserError(
+                f'{int(is_end.sum()):,} of {probs.size:,} probabilities are {ends}, and have no '
+                f'finite logit: give logits, or put {least:.2g}, half of the smallest positive '
+                'one, in place of 0, here and wherever the scaling is used'
+            )
+        return logit(probs) if self.are_of_sigmoids else np.log(probs)
 
 
 class FileColumns(NamedTuple):
@@ -95,7 +138,6 @@ def read_predictions(
     labels: Sequence[str] = (),
     groups: str | None = None,
     are_logits: bool = False,
-    needs_labels: bool = True,
 ) -> StoredPredictions:
     """Return predictions, labels and groups of one .npz, .csv or .parquet file, or of .npy files.
 
@@ -111,7 +153,6 @@ def read_predictions(
         labels: Key or columns of the labels, by default ``labels``; columns are several labels.
         groups: Key or column of the groups.
         are_logits: Whether the predictions are logits.
-        needs_labels: Whether an error is raised if there are no labels.
 
     Raises:
         UserError: If a file cannot be read, a name is missing, or a value is no number.
@@ -121,15 +162,13 @@ def read_predictions(
         named = [name for name in (*predictions, *labels, groups) if name]
         if named:
             raise UserError(f'an .npy file has no names, so {named[0]!r} names nothing')
-        least = 2 if needs_labels else 1
-        if not least <= len(files) <= least + 1:
+        if len(files) not in (2, 3):
             raise UserError(
-                f'.npy files come as predictions{", labels" if needs_labels else ""} and, if there '
-                f'are any, groups; got {len(files)}'
+                '.npy files come as predictions, labels and, if there are any, groups; got '
+                f'{len(files)}'
             )
-        values, *rest = (read_array(file) for file in files)
-        stored_labels = rest.pop(0) if needs_labels else None
-        stored_groups = rest[0].tolist() if rest else None
+        values, stored_labels, *others = (read_array(file) for file in files)
+        stored_groups = others[0].tolist() if others else None
         return StoredPredictions(values, stored_labels, stored_groups, are_logits)
     if len(files) != 1:
         raise UserError(
@@ -145,11 +184,9 @@ def read_predictions(
     arrays = [as_numbers(columns, name, '--predictions') for name in classes]
     values = arrays[0] if len(arrays) == 1 else stack_columns(columns, list(classes), arrays)
     names_are_numbers = len(classes) > 1 and any('*' in pattern for pattern in predictions)
-    stored_labels = None
-    if needs_labels or labels:
-        stored_labels = read_labels(
-            columns, labels or [LABELS], list(classes.values()), by_name=names_are_numbers
-        )
+    stored_labels = read_labels(
+        columns, labels or [LABELS], list(classes.values()), by_name=names_are_numbers
+    )
     stored_groups = None
     if groups is not None:
         stored_groups = columns.find(groups, '--groups').tolist()
