@@ -116,7 +116,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write plain numbers, texts, lists and dicts as a whole file of JSON, None for NaN."""
-    text = json.dumps(without_nan(content), indent=2, ensure_ascii=False)
+    text = json.dumps(without_nan(content), indent=2)
     with whole_file(path) as temporary:
         temporary.write_text(f'{text}\n', encoding='utf-8')
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop
 
-from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS, whole_file
+from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS, write_json
 from mmcalib.names import SYMBOLS
 from mmcalib.openmmlab.heads import predicting_items
 from mmcalib.openmmlab.same_data import data_content
@@ -82,8 +81,7 @@ class TrainingFactsHook(Hook):
             return
         for file in early_stop_files(runner):
             if file.parent.is_dir():
-                with whole_file(file) as temporary:
-                    temporary.write_text(json.dumps({'stopped_at': stopped_at}), encoding='utf-8')
+                write_json(file, {'stopped_at': stopped_at})
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         checkpoint['meta'][FACTS] = self.facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
@@ -25,7 +24,7 @@ from mmcalib.calibration.place import (
     prove,
 )
 from mmcalib.errors import UserError
-from mmcalib.files import whole_file
+from mmcalib.files import whole_file, write_json
 from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.runner_source import RunnerSource, read_logits
 from mmcalib.posthoc.attached import scaling_module
@@ -157,8 +156,8 @@ class MeanSink:
             'temperature': calibrated.scaler.temperature_,
             'model': description,
         }
-        with writing(out), whole_file(out) as file:
-            file.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+        with writing(out):
+            write_json(out, content)
 
 
 def attached_config(cfg: Config, scaler: Scaler) -> Config:

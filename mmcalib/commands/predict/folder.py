@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
 from collections import Counter
@@ -14,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.errors import UserError
-from mmcalib.files import whole_file, without_nan
+from mmcalib.files import whole_file, without_nan, write_json
 from mmcalib.runs.record import differences, read_json
 
 SETTINGS = 'settings.json'
@@ -227,13 +226,6 @@ def file_state(path: str) -> dict:
     except OSError:  # The error is reported when the file is to be read.
         return {}
     return {'bytes': status.st_size, 'modified': status.st_mtime_ns}
-
-
-def write_json(file: Path, content: Mapping) -> None:
-    """Write a JSON file, whole or not at all."""
-    text = json.dumps(without_nan(content), indent=2)
-    with whole_file(file) as path:
-        path.write_text(f'{text}\n', encoding='utf-8')
 
 
 def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
