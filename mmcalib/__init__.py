@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__version__ = '0.4.0'
+from mmcalib.version import __version__ as __version__
 
 # The modules of public names. Neither they nor torch are imported before the first use of a name,
 # since torch takes 1.5 s and `mmcalib --help` half a second.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from mmcalib import __version__
 from mmcalib.errors import did_you_mean
+from mmcalib.version import __version__
 
 USAGE = 'usage: mmcalib COMMAND …'
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from mmcalib import __version__
 from mmcalib.calibration.choose import (
     FEW_GROUPS,
     FEW_GROUPS_OF_LABELS,
@@ -36,6 +35,7 @@ from mmcalib.posthoc.per_label import (
 )
 from mmcalib.posthoc.scaler import values_text
 from mmcalib.tables import TextTable
+from mmcalib.version import __version__
 
 KEEP = 'Keep your model, or calibrate on more images to be sure.'
 POOLED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmcalib.cli.visualize import VisualizeOptions
 from mmcalib.options import check_number
-from mmcalib.reports.figures import figure_from_files
+from mmcalib.reports.figures.from_files import figure_from_files
 from mmcalib.visualization.pixels import save_figure
 
 

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mmcalib import __version__
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, read_rows, split_rows
@@ -31,6 +30,7 @@ from mmcalib.posthoc.temperature_search import best_temperature
 from mmcalib.predictions.arrays import as_tensor, mark_masked
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.tensors import at_least_single, on_float64_device
+from mmcalib.version import __version__
 
 # Parameters by which logits are multiplied; they are fitted in units of 1/T, as penalties are.
 FACTORS = ('scale', 'matrix', 'rise', 'fall')

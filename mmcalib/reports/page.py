@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib import __version__
-from mmcalib.reports.figures import SHIFT_FIGURES, draw_figure, read_file
+from mmcalib.reports.figures.from_files import SHIFT_FIGURES, draw_figure, read_file
 from mmcalib.reports.formats import table_of_runs
 from mmcalib.reports.tables import Row, Table
 from mmcalib.reports.tested_runs import TestedRun, sweep_folder
 from mmcalib.tables import TextTable
+from mmcalib.version import __version__
 from mmcalib.visualization.pixels import save_figure
 
 DPI = 110
@@ -39,7 +39,7 @@ class PageFigure:
 
     Attributes:
         caption: Text above it.
-        kind: Key of :data:`~mmcalib.reports.figures.FIGURE_KINDS`.
+        kind: Key of :data:`~mmcalib.reports.figures.from_files.FIGURE_KINDS`.
         runs: Contents of the files that it is drawn from, by the names of the runs.
         drawing: Options of the function that draws it.
     """

@@ -14,7 +14,6 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib import __version__
 from mmcalib.errors import UserError
 from mmcalib.files import (
     RESULTS,
@@ -46,6 +45,7 @@ from mmcalib.runs.test_summary import measuring_command, test_summary
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
 from mmcalib.texts import command_text
+from mmcalib.version import __version__
 
 # The file that the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'

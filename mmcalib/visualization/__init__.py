@@ -8,25 +8,18 @@ from mmcalib.visualization.confidence_maps import (
 )
 from mmcalib.visualization.image_calibration import draw_image_calibration
 from mmcalib.visualization.pixels import to_rgb
-from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.visualization.reliability import draw_reliability
 from mmcalib.visualization.risk import draw_image_risk, draw_risk_coverage, read_image_scores
-from mmcalib.visualization.severity import draw_severity
-from mmcalib.visualization.sweep import draw_sweep
 
 __all__ = [
     'ConfidenceMaps',
     'ConfidenceView',
     'draw_boundary_curves',
-    'draw_classification',
     'draw_confidence_maps',
     'draw_image_calibration',
     'draw_image_risk',
     'draw_reliability',
     'draw_risk_coverage',
-    'draw_segmentation',
-    'draw_severity',
-    'draw_sweep',
     'read_image_scores',
     'to_rgb',
 ]

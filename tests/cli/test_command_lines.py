@@ -21,7 +21,7 @@ from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import protocols
 from mmcalib.posthoc import SCALERS, affine
-from mmcalib.reports import figures
+from mmcalib.reports.figures import from_files as figures
 from mmcalib.runs.config import load_config
 
 TOOLS = sorted(path.name for path in (ROOT / 'tools').glob('*.py') if path.stem != 'torchrun')

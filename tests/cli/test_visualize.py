@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from mmcalib.cli.visualize import KIND_DESCRIPTIONS, VisualizeOptions, build_parser, parse
-from mmcalib.reports.figures import FIGURE_KINDS
+from mmcalib.reports.figures.from_files import FIGURE_KINDS
 
 DRAWING = {
     'reliability': dict(

@@ -20,7 +20,7 @@ from overconfident_checkpoints import (
 )
 
 from mmcalib.metrics import measure
-from mmcalib.reports.figures import figure_from_files
+from mmcalib.reports.figures.from_files import figure_from_files
 
 NAMES = ['ClasswiseECE', 'rate_gap']
 KEYS = [f'calibration/{name}{end}' for name in NAMES for end in ('', '_low', '_high')]

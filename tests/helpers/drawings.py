@@ -7,7 +7,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins import bin_index, bin_table
 from mmcalib.metrics.names import ECE
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.reports import figures
+from mmcalib.reports.figures import from_files as figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 
 

@@ -8,7 +8,7 @@ from records import CE
 from run_folders import write_segmentor_test
 from shifted_records import write_shifted_tests
 
-from mmcalib.reports import figures
+from mmcalib.reports.figures import from_files as figures
 from mmcalib.visualization import to_rgb
 
 LS = dict(type='LabelSmoothingLoss')

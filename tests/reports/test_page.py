@@ -10,7 +10,7 @@ from shifted_records import write_shifted_tests
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports import page as report_page
-from mmcalib.reports.figures import draw_figure
+from mmcalib.reports.figures.from_files import draw_figure
 from mmcalib.visualization import ConfidenceMaps
 
 LS = dict(type='LabelSmoothingLoss')

@@ -8,11 +8,21 @@ from matplotlib.cbook import is_math_text
 from matplotlib.text import Text
 
 import mmcalib
-from mmcalib import visualization as drawing
 from mmcalib.metrics.names import ECE
-from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
+from mmcalib.reports.figures.prediction_picture import draw_classification, draw_segmentation
+from mmcalib.reports.figures.severity import draw_severity
+from mmcalib.reports.figures.sweep import PARAMETERS, draw_sweep
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    draw_boundary_curves,
+    draw_confidence_maps,
+    draw_image_calibration,
+    draw_image_risk,
+    draw_reliability,
+    draw_risk_coverage,
+    read_image_scores,
+)
 from mmcalib.visualization.pixels import save_figure
-from mmcalib.visualization.sweep import PARAMETERS
 
 STATISTICS = statistics(
     protocol='paper',
@@ -29,63 +39,93 @@ def maps(count, palette=None):
 
 
 KINDS = [
-    ('reliability', STATISTICS, {}),
-    ('reliability', STATISTICS, dict(overlay=True, zoom=(80, 100))),
-    ('reliability', STATISTICS, dict(scale='logit')),
-    ('reliability', STATISTICS, dict(scale='logit', overlay=True)),
-    ('image_calibration', STATISTICS, {}),
-    ('risk_coverage', STATISTICS, {}),
-    ('risk_coverage', STATISTICS, dict(overlay=True)),
-    ('boundary_curves', STATISTICS, {}),
-    ('severity', SHIFTED, dict(keys=[ECE])),
-    ('severity', SHIFTED, dict(keys=[ECE], figure='lines')),
-    ('sweep', sweep(), {}),
-    ('image_risk', SCORED, {}),
-    ('confidence_maps', maps(3), {}),
+    (draw_reliability, STATISTICS, {}),
+    (draw_reliability, STATISTICS, dict(overlay=True, zoom=(80, 100))),
+    (draw_reliability, STATISTICS, dict(scale='logit')),
+    (draw_reliability, STATISTICS, dict(scale='logit', overlay=True)),
+    (draw_image_calibration, STATISTICS, {}),
+    (draw_risk_coverage, STATISTICS, {}),
+    (draw_risk_coverage, STATISTICS, dict(overlay=True)),
+    (draw_boundary_curves, STATISTICS, {}),
+    (draw_severity, SHIFTED, dict(keys=[ECE])),
+    (draw_severity, SHIFTED, dict(keys=[ECE], figure='lines')),
+    (draw_sweep, sweep(), {}),
+    (draw_image_risk, SCORED, {}),
+    (draw_confidence_maps, maps(3), {}),
 ]
 
 
-@pytest.mark.parametrize(('kind', 'content', 'options'), KINDS)
-def test_figure_long_names_not_cut(kind, content, options):
+@pytest.mark.parametrize(('draw', 'content', 'options'), KINDS)
+def test_figure_long_names_not_cut(draw, content, options):
     names = [f'run {i}, {"with words " * 9}/{"a_folder/" * 9}' for i in range(6)]
     for runs in (names[:1], names):
-        figure = getattr(drawing, f'draw_{kind}')(dict.fromkeys(runs, content), **options)
+        figure = draw(dict.fromkeys(runs, content), **options)
         check_nothing_is_cut(figure)
         count = words(figure).count('folder')
         assert count and count % (9 * len(runs)) == 0
 
 
 @pytest.mark.parametrize(
-    ('kind', 'runs', 'options', 'message'),
+    ('draw', 'runs', 'options', 'message'),
     [
-        ('reliability', {'a': statistics(torch.zeros(3, 5))}, {}, "'a' has no predictions"),
-        ('reliability', {'a': statistics()}, dict(zoom=(90, 110)), r'zoom .*got \(90, 110\)'),
-        ('reliability', {'a': statistics()}, dict(num_bins=0), 'num_bins .*got 0'),
-        ('reliability', {'a': statistics()}, dict(scale='log'), 'scale must be one of'),
-        ('image_calibration', {'a': CLASSIFIED}, {}, 'no images of many'),
-        ('boundary_curves', {'a': statistics()}, {}, "'a' has no dist.*per_distance=True"),
-        ('severity', {'a': {0: [{ECE: 1.0}]}}, dict(keys=[ECE]), 'no test on corrupted data'),
-        ('severity', {'a': SHIFTED}, dict(keys=[ECE], figure='bars'), 'figure must be one of'),
-        ('sweep', {}, {}, '0 sweeps have none of'),
-        ('sweep', {'a': sweep(), 'b': sweep(quality='accuracy/top1')}, {}, '/top1, mIoU in common'),
-        ('image_risk', {'a': (SCORED[0], np.full(5, np.nan))}, {}, '0 images with a risk'),
-        ('confidence_maps', {'': ConfidenceMaps([], [], [])}, {}, 'no image in common'),
-        ('confidence_maps', {'a': maps(3), 'b': maps(2)}, {}, 'a, b have other classes'),
-        ('confidence_maps', {'a': maps(3, [[0, 0, 0]])}, {}, '3 classes need as many .* got 1'),
+        (
+            draw_reliability,
+            {'a': statistics(torch.zeros(3, 5))},
+            {},
+            "'a' has no predictions",
+        ),
+        (
+            draw_reliability,
+            {'a': statistics()},
+            dict(zoom=(90, 110)),
+            r'zoom .*got \(90, 110\)',
+        ),
+        (draw_reliability, {'a': statistics()}, dict(num_bins=0), 'num_bins .*got 0'),
+        (draw_reliability, {'a': statistics()}, dict(scale='log'), 'scale must be one of'),
+        (draw_image_calibration, {'a': CLASSIFIED}, {}, 'no images of many'),
+        (
+            draw_boundary_curves,
+            {'a': statistics()},
+            {},
+            "'a' has no dist.*per_distance=True",
+        ),
+        (draw_severity, {'a': {0: [{ECE: 1.0}]}}, dict(keys=[ECE]), 'no test on corrupted data'),
+        (draw_severity, {'a': SHIFTED}, dict(keys=[ECE], figure='bars'), 'figure must be one of'),
+        (draw_sweep, {}, {}, '0 sweeps have none of'),
+        (
+            draw_sweep,
+            {'a': sweep(), 'b': sweep(quality='accuracy/top1')},
+            {},
+            '/top1, mIoU in common',
+        ),
+        (
+            draw_image_risk,
+            {'a': (SCORED[0], np.full(5, np.nan))},
+            {},
+            '0 images with a risk',
+        ),
+        (draw_confidence_maps, {'': ConfidenceMaps([], [], [])}, {}, 'no image in common'),
+        (draw_confidence_maps, {'a': maps(3), 'b': maps(2)}, {}, 'a, b have other classes'),
+        (
+            draw_confidence_maps,
+            {'a': maps(3, [[0, 0, 0]])},
+            {},
+            '3 classes need as many .* got 1',
+        ),
     ],
 )
-def test_figure_invalid_input_raises(kind, runs, options, message):
+def test_figure_invalid_input_raises(draw, runs, options, message):
     with pytest.raises(ValueError, match=message):
-        getattr(drawing, f'draw_{kind}')(runs, **options)
+        draw(runs, **options)
 
 
 NAMES = ['_background_', '$5 or $6', '$x_$', r'\frac{$', 'tab\tand \x1b[31m', 'no text \udce9']
 
 
-@pytest.mark.parametrize(('kind', 'content', 'options'), KINDS)
-def test_figure_any_run_name_shown_as_it_is(kind, content, options, tmp_path):
+@pytest.mark.parametrize(('draw', 'content', 'options'), KINDS)
+def test_figure_any_run_name_shown_as_it_is(draw, content, options, tmp_path):
     runs = dict.fromkeys([*NAMES, 'two\nlines'], content)
-    check_shown(getattr(drawing, f'draw_{kind}')(runs, **options), NAMES, tmp_path)
+    check_shown(draw(runs, **options), NAMES, tmp_path)
 
 
 def test_figure_any_class_or_image_name_shown_as_it_is(tmp_path):
@@ -108,12 +148,12 @@ def test_picture_any_class_name_has_one_line(name):
 
 def draw_classes(**texts):
     image = np.zeros((8, 8, 3), np.uint8)
-    return drawing.draw_classification(image, np.array([0.75, 0.25]), **texts)
+    return draw_classification(image, np.array([0.75, 0.25]), **texts)
 
 
 def draw_objects(**texts):
     predicted = np.zeros((8, 8), np.int64)
-    return drawing.draw_segmentation(
+    return draw_segmentation(
         np.zeros((8, 8, 3), np.uint8),
         predicted,
         np.ones((8, 8)),
@@ -148,4 +188,4 @@ def test_figure_files_of_another_kind_raise(tmp_path):
     for text in ('image,label\na,1\n', '', 'image,risk\n', 'image,risk,score\na,0,1\nb,0'):
         (tmp_path / 'images.csv').write_text(text)
         with pytest.raises(ValueError, match='cannot be read as scores of images'):
-            drawing.read_image_scores(tmp_path / 'images.csv')
+            read_image_scores(tmp_path / 'images.csv')

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmcalib import __version__
 from mmcalib.calibration.place import largest_difference
 from mmcalib.commands.export.network import PredictingNetwork
 from mmcalib.errors import UserError
@@ -29,6 +28,7 @@ from mmcalib.openmmlab.sample_writing import probabilities_in
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.mean import short_calibration
+from mmcalib.version import __version__
 
 INPUT = 'pixels'
 AXES = ('batch', 'channels', 'height', 'width')

@@ -26,11 +26,11 @@ from mmcalib.commands.predict.words import (
 )
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
+from mmcalib.reports.figures.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
 from mmcalib.runs.processes import join_processes, leave_processes
 from mmcalib.runs.record import identity
-from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 
 INCOMPLETE = 3  # Exit status if some of the files have no prediction.
 File = str | os.PathLike

@@ -34,7 +34,8 @@ from mmcalib.errors import UserError
 from mmcalib.files import SWEEP, experiment_name
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
-from mmcalib.reports.figures import read_file
+from mmcalib.reports.figures.from_files import read_file
+from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import headline_text
 from mmcalib.reports.row_labels import distinct_names
 from mmcalib.runs.config import load_config
@@ -43,7 +44,6 @@ from mmcalib.runs.labels import loss_label
 from mmcalib.runs.record import differences, read_json
 from mmcalib.runs.training import describe_training, main_loss
 from mmcalib.runs.work_dir import checkpoint_hook, locked
-from mmcalib.visualization import draw_sweep
 from mmcalib.visualization.pixels import save_figure
 
 

@@ -14,7 +14,6 @@ from mmengine.runner import Runner
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib import __version__
 from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.processes import is_first_process
@@ -41,6 +40,7 @@ from mmcalib.runs.run_config import set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights
 from mmcalib.runs.work_dir import locked
+from mmcalib.version import __version__
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Options of the config's metric that the compared metrics keep.

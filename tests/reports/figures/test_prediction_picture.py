@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.visualization import draw_classification, draw_segmentation
+from mmcalib.reports.figures.prediction_picture import (
+    LINE_HEIGHT,
+    PICTURE_GAP,
+    draw_classification,
+    draw_segmentation,
+)
 from mmcalib.visualization.confidence_maps import confidence_colours
-from mmcalib.visualization.prediction_picture import LINE_HEIGHT, PICTURE_GAP
 
 PALETTE = np.array([(10, 20, 30), (200, 0, 0), (0, 120, 0)])
 TOP = PICTURE_GAP // 2 + LINE_HEIGHT

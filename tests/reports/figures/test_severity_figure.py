@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mmcalib.metrics.names import ECE
-from mmcalib.visualization import draw_severity
+from mmcalib.reports.figures.severity import draw_severity
 
 QUALITY = 'mIoU'
 

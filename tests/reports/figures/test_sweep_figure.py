@@ -5,7 +5,7 @@ import pytest
 from drawings import sweep
 
 from mmcalib.metrics.names import ECE
-from mmcalib.visualization import draw_sweep
+from mmcalib.reports.figures.sweep import draw_sweep
 
 QUALITY = 'mIoU'
 

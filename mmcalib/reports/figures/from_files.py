@@ -16,6 +16,8 @@ from mmcalib.errors import UserError
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.names import ECE, NLL, QUALITIES
+from mmcalib.reports.figures.severity import draw_severity
+from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.row_labels import distinct_names
 from mmcalib.reports.shifts import common_metrics, corruption_tests
@@ -32,8 +34,6 @@ from mmcalib.visualization import (
     draw_image_risk,
     draw_reliability,
     draw_risk_coverage,
-    draw_severity,
-    draw_sweep,
     read_image_scores,
 )
 

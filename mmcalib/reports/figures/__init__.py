@@ -1,0 +1,1 @@
+"""Figures of the laboratory: of tested runs, shifts and sweeps, and pictures of predictions."""
