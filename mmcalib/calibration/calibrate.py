@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,7 +30,7 @@ from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_
 from mmcalib.posthoc.class_prior import check_class_prior, check_has_shift, shift_class_prior
 from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.model_copy import copy_model
+from mmcalib.posthoc.model_copy import copy_model, refused_calls
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.arrays import Array, as_tensor
@@ -124,9 +124,14 @@ def calibrate(
             raise UserError('all images are of one group: calibrate on two or more')
     source = LoaderSource(loader, unpack=unpack, logits=logits, ignore_index=ignore_index)
     # Fits need gradients. A model that is copied in inference mode could never be trained.
-    with full_precision(), torch.inference_mode(False), torch.enable_grad():
+    with ExitStack() as contexts:
+        contexts.enter_context(full_precision())
+        contexts.enter_context(torch.inference_mode(False))
+        contexts.enter_context(torch.enable_grad())
         if copy:
-            model = copy_model(model).eval()
+            given_model = model
+            model = copy_model(given_model).eval()
+            contexts.enter_context(refused_calls(given_model, model))
         if device is not None:
             model = model.to(device)
         calibrated = calibrate_source(model, source, method, groups=groups, class_prior=class_prior)

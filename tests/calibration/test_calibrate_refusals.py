@@ -1,12 +1,18 @@
 """Mistakes that ``mmcalib.calibrate`` refuses in one line."""
 
+import copy
 import functools
 import threading
 from dataclasses import dataclass, field
 
 import pytest
 import torch
-from overconfident_networks import Network, make_data, make_loader
+from overconfident_networks import (
+    Network,
+    assert_predicts_scaled_probabilities,
+    make_data,
+    make_loader,
+)
 from torch import nn
 
 import mmcalib
@@ -195,25 +201,44 @@ def add_hook_with_buffer(network):
     network.register_forward_pre_hook(lambda module, inputs: mean is None or None)
 
 
+CALLS = (add_forward_of_layers, add_wrapped_forward)
 REFERENCES = (
     add_hook_on_model,
-    add_forward_of_layers,
-    add_wrapped_forward,
     add_hook_with_helper,
     add_hook_with_default,
     add_hook_with_buffer,
 )
 
 
-@pytest.mark.parametrize('add_reference', REFERENCES)
-def test_calibrate_code_that_refers_to_model_raises_before_reading(add_reference):
-    network, _, _ = make_data()
-    add_reference(network)
+@pytest.mark.parametrize('add_call', CALLS)
+def test_calibrate_code_that_calls_model_raises_before_it_runs(add_call):
+    network, inputs, labels = make_data()
+    add_call(network)
+    state = copy.deepcopy(network.train().state_dict())
     with pytest.raises(ValueError, match=r'given model.*copy=False'):
-        mmcalib.calibrate(network, unread_loader())
+        mmcalib.calibrate(network, make_loader(inputs, labels))
+    # In training mode, a batch that it runs on would change its statistics.
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
+
+
+def test_calibrate_logits_that_call_model_raises():
+    network, inputs, labels = make_data()
+    loader = make_loader(inputs, labels)
+    with pytest.raises(ValueError, match=r'logits=.*given model.*copy=False'):
+        mmcalib.calibrate(network, loader, logits=lambda output: network.fc(output.repeat(1, 2)))
 
 
 @pytest.mark.parametrize('add_reference', REFERENCES)
+def test_calibrate_code_that_refers_to_model_predicts_scaled_probabilities(add_reference):
+    network, inputs, labels = make_data()
+    add_reference(network)
+    state = copy.deepcopy(network.state_dict())
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels))
+    assert_predicts_scaled_probabilities(calibrated, network, inputs)
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize('add_reference', [*CALLS, *REFERENCES])
 def test_calibrate_code_that_refers_to_model_in_place_predicts_scaled_probabilities(add_reference):
     network, inputs, labels = make_data()
     add_reference(network)
@@ -230,12 +255,3 @@ def test_calibrate_code_that_refers_to_model_in_place_predicts_scaled_probabilit
         if not torch.equal(value, before[name]):
             changed.append(name)
     assert changed == (['fc.weight', 'fc.bias'] if calibrated.folded_into else [])
-
-
-GLOBAL_NETWORK = make_data()[0]
-
-
-def test_calibrate_hook_that_refers_to_global_model_raises():
-    GLOBAL_NETWORK.register_forward_hook(lambda *_: setattr(GLOBAL_NETWORK, 'has_run', True))
-    with pytest.raises(ValueError, match=r'given model.*copy=False'):
-        mmcalib.calibrate(GLOBAL_NETWORK, unread_loader())
