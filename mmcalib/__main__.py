@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 from mmcalib.errors import did_you_mean
@@ -17,44 +18,52 @@ USAGE = 'usage: mmcalib COMMAND …'
 
 
 class Command(NamedTuple):
-    """Where a command is found.
+    """Where a command is found, as ``module:name``.
 
     Attributes:
-        parsing: Module with the parser of its command line and the dataclass of its options, which
-            imports neither torch nor mmengine. It has the functions ``build_parser()`` and
-            ``parse(parser, arguments)``; its docstring is the description in the help.
-        module: Module with the function that does it.
-        function: Name of this function. It takes the options and returns the exit status, None
+        options: The dataclass of its options, whose module imports neither torch nor mmengine.
+        function: The function that does it. It takes the options and returns the exit status, None
             for 0.
     """
 
-    parsing: str
-    module: str
+    options: str
     function: str
 
 
 COMMANDS = {
-    'measure': Command('mmcalib.cli.measure', 'mmcalib.commands.measure', 'measure_files'),
-    'compare': Command('mmcalib.cli.compare', 'mmcalib.commands.compare', 'compare_files'),
+    'measure': Command(
+        'mmcalib.cli.measure:MeasureOptions', 'mmcalib.commands.measure:measure_files'
+    ),
+    'compare': Command(
+        'mmcalib.cli.compare:CompareOptions', 'mmcalib.commands.compare:compare_files'
+    ),
     'calibrate': Command(
-        'mmcalib.cli.calibrate', 'mmcalib.commands.calibrate.command', 'calibrate_model'
+        'mmcalib.cli.calibrate:CalibrateOptions',
+        'mmcalib.commands.calibrate.command:calibrate_model',
     ),
-    'train': Command('mmcalib.cli.train', 'mmcalib.commands.train', 'train_model'),
-    'test': Command('mmcalib.cli.test', 'mmcalib.commands.test', 'test_model'),
+    'train': Command('mmcalib.cli.train:TrainOptions', 'mmcalib.commands.train:train_model'),
+    'test': Command('mmcalib.cli.test:TestOptions', 'mmcalib.commands.test:test_model'),
     'robustness': Command(
-        'mmcalib.cli.test_robustness',
-        'mmcalib.commands.test_robustness.command',
-        'test_under_shift',
+        'mmcalib.cli.test_robustness:RobustnessOptions',
+        'mmcalib.commands.test_robustness.command:test_under_shift',
     ),
-    'predict': Command('mmcalib.cli.predict', 'mmcalib.commands.predict.command', 'predict_folder'),
-    'sweep': Command('mmcalib.cli.sweep', 'mmcalib.commands.sweep.command', 'sweep_parameter'),
-    'export': Command('mmcalib.cli.export', 'mmcalib.commands.export.command', 'export_model'),
-    'report': Command('mmcalib.cli.report', 'mmcalib.commands.report', 'report_runs'),
-    'visualize': Command('mmcalib.cli.visualize', 'mmcalib.commands.visualize', 'visualize_runs'),
+    'predict': Command(
+        'mmcalib.cli.predict:PredictFolderOptions',
+        'mmcalib.commands.predict.command:predict_folder',
+    ),
+    'sweep': Command(
+        'mmcalib.cli.sweep:SweepOptions', 'mmcalib.commands.sweep.command:sweep_parameter'
+    ),
+    'export': Command(
+        'mmcalib.cli.export:ExportOptions', 'mmcalib.commands.export.command:export_model'
+    ),
+    'report': Command('mmcalib.cli.report:ReportOptions', 'mmcalib.commands.report:report_runs'),
+    'visualize': Command(
+        'mmcalib.cli.visualize:VisualizeOptions', 'mmcalib.commands.visualize:visualize_runs'
+    ),
     'convert-efficientnet-lite': Command(
-        'mmcalib.cli.convert_efficientnet_lite',
-        'mmcalib.commands.convert_efficientnet_lite',
-        'convert_weights',
+        'mmcalib.cli.convert_efficientnet_lite:ConvertOptions',
+        'mmcalib.commands.convert_efficientnet_lite:convert_weights',
     ),
 }
 OTHER_NAMES = {'test-robustness': 'robustness'}
@@ -96,11 +105,11 @@ def exit_unless_zero(status: int) -> None:
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Parse a command line, do what it asks for, and return the exit status."""
     command = COMMANDS[name]
-    parsing = import_module(command.parsing)
-    parser = parsing.build_parser()
-    options = parsing.parse(parser, arguments)
+    options_class = resolve_name(command.options)
+    parser = options_class.build_parser()
+    options = options_class.parse(parser, arguments)
     with parser.ending_with_errors():
-        function = getattr(import_module(command.module), command.function)  # takes seconds
+        function = resolve_name(command.function)  # takes seconds
         return function(options) or 0
 
 
@@ -108,7 +117,8 @@ def help_text() -> str:
     """Return the help of the console command, with the first paragraph of each command's own."""
     descriptions = {}
     for name, command in COMMANDS.items():
-        descriptions[name] = import_module(command.parsing).__doc__
+        module, _ = command.options.split(':')
+        descriptions[name] = import_module(module).__doc__
     width = max(map(len, descriptions))
     lines = [
         USAGE,

@@ -6,90 +6,42 @@ it only if onnxruntime predicts the same probabilities as PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from mmcalib.cli.arguments import CONFIG_HELP, add_config_options
-from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.options import REQUIRED, Options, option, positional
+from mmcalib.cli.shared import CONFIG_HELP, config_option
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """Options of the command ``export``, which its help describes.
+class ExportOptions(Options):
+    """Options of the command ``export``, which its help describes."""
 
-    Attributes:
-        config: Config of the model.
-        checkpoint: File with the weights, or a work dir for the best checkpoint in it.
-        out: ONNX file to write.
-        overwrite: Whether to replace an existing file.
-        logits: Whether the file returns logits in place of probabilities.
-        size: Height and width of an example of random pixels; None for the first test image.
-        fixed: Whether the file takes a single image of the example's size, and nothing else.
-        opset: Version of the ONNX operators; None for 18, or 17 by PyTorch before 2.6.
-        tolerance: Largest difference of a probability from PyTorch.
-        cfg_options: Dotted keys of the config and their new values.
-    """
-
-    config: str
-    checkpoint: str
-    out: str
-    overwrite: bool = False
-    logits: bool = False
-    size: Sequence[int] | None = None
-    fixed: bool = False
-    opset: int | None = None
-    tolerance: float = 1e-4
-    cfg_options: dict | None = None
-
-
-def build_parser() -> ToolParser:
-    """Return the parser of the command line."""
-    parser = ToolParser(
-        description=__doc__,
-        examples=[
-            'CONFIG CHECKPOINT --out model.onnx',
-            'CONFIG CHECKPOINT --out model.onnx --size 512 512',
-        ],
+    examples = (
+        'CONFIG CHECKPOINT --out model.onnx',
+        'CONFIG CHECKPOINT --out model.onnx --size 512 512',
     )
-    parser.add_argument('config', help=CONFIG_HELP)
-    parser.add_argument(
-        'checkpoint',
-        help='checkpoint, calibrated or not; or a work dir for the best checkpoint in it',
+
+    config: str = positional(CONFIG_HELP)
+    checkpoint: str = positional(
+        'checkpoint, calibrated or not; or a work dir for the best checkpoint in it'
     )
-    parser.add_argument('--out', required=True, metavar='FILE.onnx', help='file to write')
-    parser.add_argument('--overwrite', action='store_true', help='replace --out if it exists')
-    parser.add_argument(
-        '--logits', action='store_true', help='return logits instead of probabilities'
-    )
-    parser.add_argument(
-        '--size',
+    out: str = option('file to write', REQUIRED, metavar='FILE.onnx')
+    overwrite: bool = option('replace --out if it exists', False)
+    logits: bool = option('return logits instead of probabilities', False)
+    size: Sequence[int] | None = option(
+        'trace the network on random pixels of this size (default: on the first test image)',
         nargs=2,
-        type=int,
         metavar=('HEIGHT', 'WIDTH'),
-        help='trace the network on random pixels of this size (default: on the first test image)',
     )
-    parser.add_argument(
-        '--fixed',
-        action='store_true',
-        help='accept one image of this size only (default: any batch and size that work)',
+    fixed: bool = option(
+        'accept one image of this size only (default: any batch and size that work)', False
     )
-    parser.add_argument(
-        '--opset',
-        type=int,
-        metavar='N',
-        help='version of the ONNX operators (default: 18, or 17 by PyTorch before 2.6)',
+    opset: int | None = option(
+        'version of the ONNX operators (default: 18, or 17 by PyTorch before 2.6)', metavar='N'
     )
-    parser.add_argument(
-        '--tolerance',
-        type=float,
-        default=1e-4,
-        metavar='DIFFERENCE',
-        help='largest difference of a probability from PyTorch',
+    tolerance: float = option(
+        'largest difference of a probability from PyTorch', 1e-4, metavar='DIFFERENCE'
     )
-    add_config_options(parser.add_argument_group('config'))
-    return parser
-
-
-def parse(parser: ToolParser, arguments: Sequence[str]) -> ExportOptions:
-    """Return the options on a command line."""
-    return ExportOptions(**vars(parser.parse_args(arguments)))
+    cfg_options: Mapping[str, Any] | None = config_option(group='config')

@@ -6,122 +6,34 @@ checkpoints, corruptions or severities to test only the new ones.
 
 from __future__ import annotations
 
+from argparse import Action, ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.cli.arguments import (
+from mmcalib.cli.options import option, positional
+from mmcalib.cli.shared import (
     CONFIG_HELP,
-    NamedFiles,
     RunnerOptions,
-    add_evaluation_argument,
-    add_limit_argument,
-    add_runner_arguments,
-    add_split_argument,
+    evaluation_option,
+    limit_option,
+    split_option,
 )
-from mmcalib.cli.parser import ToolParser
 from mmcalib.names import CORRUPTION_GROUPS, SEVERITIES
 
 
-@dataclass(frozen=True, kw_only=True)
-class RobustnessOptions(RunnerOptions):
-    """Options of the command ``robustness``, which its help describes.
+class NamedFiles(Action):
+    """``NAME=FILE …`` as a dict of texts, each name once."""
 
-    Attributes:
-        config: Config of the models.
-        checkpoints: Checkpoint files, or work dirs for the best checkpoints in them.
-        corruptions: Names of corruptions or of sets of them; ``['None']`` for none.
-        severities: Severities from 0 to 5; 0 is the clean data, which is always tested.
-        seed: Seed of the corruptions.
-        corrupt_before: Transform before which images are corrupted, None to find it.
-        stored: Folder of a stored set of corrupted images, None to corrupt the clean ones.
-        data: Configs with other test data, by their names in tables; None for none.
-        evaluation: Name of one of the config's evaluations; None for its test_evaluator.
-        split: Split to test on, ``'test'`` or ``'val'``.
-        limit: Number of samples of a smoke run; None for all.
-        workers: Number of data loader workers, None for the config's.
-        work_dir: Folder for the tests; None for one in the config's own.
-    """
-
-    config: str
-    checkpoints: Sequence[str]
-    corruptions: Sequence[str] = ('benchmark',)
-    severities: Sequence[int] = (0, *SEVERITIES)
-    seed: int = 0
-    corrupt_before: str | None = None
-    stored: str | None = None
-    data: Mapping[str, str] | None = None
-    evaluation: str | None = None
-    split: str = 'test'
-    limit: int | None = None
-    workers: int | None = None
-    work_dir: str | None = None
-
-
-def build_parser() -> ToolParser:
-    """Return the parser of the command line."""
-    parser = ToolParser(
-        description=__doc__,
-        examples=[
-            'CONFIG best.pth calibrated.pth',
-            'CONFIG best.pth --corruptions noise fog --severities 1 3 5',
-            'CONFIG best.pth --stored data/CIFAR-10-C',
-        ],
-        stopped='Stopped: the same call goes on where it was.',
-    )
-    parser.add_argument('config', help=CONFIG_HELP)
-    parser.add_argument(
-        'checkpoints',
-        nargs='+',
-        metavar='checkpoint',
-        help='checkpoint file, or a work dir for the best checkpoint in it',
-    )
-
-    group = parser.add_argument_group('shifts')
-    group.add_argument(
-        '--corruptions', nargs='+', default=('benchmark',), metavar='NAME', help=corruption_help()
-    )
-    group.add_argument(
-        '--severities',
-        nargs='+',
-        type=int,
-        default=(0, *SEVERITIES),
-        metavar='N',
-        help='severities to test; 0, clean data, is always tested (default: 0 1 2 3 4 5)',
-    )
-    group.add_argument('--seed', type=int, default=0, help='seed of the corruptions')
-    group.add_argument(
-        '--corrupt-before',
-        metavar='TRANSFORM',
-        help='corrupt images before this transform, if the test pipeline has one that mmcalib does '
-        'not know',
-    )
-    group.add_argument(
-        '--stored',
-        metavar='FOLDER',
-        help='read corrupted images from the arrays of CIFAR-10-C or the folders of ImageNet-C',
-    )
-    group.add_argument(
-        '--data',
-        nargs='+',
-        action=NamedFiles,
-        metavar='NAME=CONFIG',
-        help='also test on the test data of other configs with the same classes',
-    )
-
-    group = parser.add_argument_group('evaluation')
-    add_evaluation_argument(group)
-    add_split_argument(group)
-    add_limit_argument(group, 'test N samples')
-    group.add_argument(
-        '--workers', type=int, metavar='N', help="data loader workers (default: the config's)"
-    )
-    group.add_argument(
-        '--work-dir',
-        help='folder for the tests (default: work_dirs/CONFIG/robustness)',
-    )
-
-    add_runner_arguments(parser)
-    return parser
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        files = dict(getattr(namespace, self.dest) or {})
+        for value in values:
+            name, _, file = value.partition('=')
+            if not name or not file:
+                raise ArgumentError(self, f'takes {self.metavar}, got {value!r}')
+            if name in files:
+                raise ArgumentError(self, f'has {name} twice: {files[name]} and {file}')
+            files[name] = file
+        setattr(namespace, self.dest, files)
 
 
 def corruption_help() -> str:
@@ -133,6 +45,47 @@ def corruption_help() -> str:
     )
 
 
-def parse(parser: ToolParser, arguments: Sequence[str]) -> RobustnessOptions:
-    """Return the options on a command line."""
-    return RobustnessOptions(**vars(parser.parse_args(arguments)))
+@dataclass(frozen=True, kw_only=True)
+class RobustnessOptions(RunnerOptions):
+    """Options of the command ``robustness``, which its help describes."""
+
+    examples = (
+        'CONFIG best.pth calibrated.pth',
+        'CONFIG best.pth --corruptions noise fog --severities 1 3 5',
+        'CONFIG best.pth --stored data/CIFAR-10-C',
+    )
+    stopped = 'Stopped: the same call goes on where it was.'
+
+    config: str = positional(CONFIG_HELP)
+    checkpoints: Sequence[str] = positional(
+        'checkpoint file, or a work dir for the best checkpoint in it', metavar='checkpoint'
+    )
+    corruptions: Sequence[str] = option(
+        corruption_help(), ('benchmark',), metavar='NAME', group='shifts'
+    )
+    severities: Sequence[int] = option(
+        'severities to test; 0, clean data, is always tested (default: 0 1 2 3 4 5)',
+        (0, *SEVERITIES),
+        metavar='N',
+    )
+    seed: int = option('seed of the corruptions', 0)
+    corrupt_before: str | None = option(
+        'corrupt images before this transform, if the test pipeline has one that mmcalib does '
+        'not know',
+        metavar='TRANSFORM',
+    )
+    stored: str | None = option(
+        'read corrupted images from the arrays of CIFAR-10-C or the folders of ImageNet-C',
+        metavar='FOLDER',
+    )
+    data: Mapping[str, str] | None = option(
+        'also test on the test data of other configs with the same classes',
+        nargs='+',
+        action=NamedFiles,
+        metavar='NAME=CONFIG',
+    )
+    evaluation: str | None = evaluation_option(group='evaluation')
+    split: str = split_option()
+    limit: int | None = limit_option('test N samples')
+    workers: int | None = option("data loader workers (default: the config's)", metavar='N')
+    work_dir: str | None = option('folder for the tests (default: work_dirs/CONFIG/robustness)')

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmcalib.cli.options import Options
 from mmcalib.cli.parser import ToolParser
 from mmcalib.names import ROBUSTNESS_FIGURES
 
@@ -20,60 +21,6 @@ KIND_DESCRIPTIONS = {
     'images': 'images in the order of their scores, from the .csv file of an ImageScoreMetric',
     'robustness': 'tests on corrupted images, from the work dirs of the command robustness',
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class VisualizeOptions:
-    """Options of the command ``visualize``, which its help describes.
-
-    Attributes:
-        kind: Kind of the figure, a key of :data:`KIND_DESCRIPTIONS`.
-        paths: Work dirs of the runs, or the files in them.
-        out: File to write, whose suffix is its format.
-        dpi: Resolution of a PNG, in pixels per inch.
-        names: Name of each run, None for its loss and seed.
-        drawing: Options of this kind of figure alone, by their names.
-    """
-
-    kind: str
-    paths: Sequence[str]
-    out: str
-    dpi: float = 200
-    names: Sequence[str] | None = None
-    drawing: Mapping[str, Any] = field(default_factory=dict)
-
-
-def build_parser() -> ToolParser:
-    """Return the parser of the command line, with a parser of its own for each kind of figure."""
-    parser = ToolParser(
-        runs=False,
-        description=__doc__,
-        examples=[
-            'reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf',
-            'risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png',
-            'boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png',
-            'maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png',
-            'worst work_dirs/mbls/digit_scenes --out worst.png',
-            'images images.csv --out images.png',
-            'robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png',
-        ],
-    )
-    kind_parsers = parser.add_subparsers(dest='kind', required=True, metavar='KIND')
-    for kind, description in KIND_DESCRIPTIONS.items():
-        kind_parser = kind_parsers.add_parser(
-            kind, help=description, description=f'Draw {description}.', runs=False
-        )
-        add_file_arguments(kind_parser)
-        # Names are of runs, and a work dir of tests under shift has several models.
-        if kind != 'robustness':
-            kind_parser.add_argument(
-                '--names',
-                nargs='+',
-                metavar='NAME',
-                help='names of the runs (default: their losses and seeds)',
-            )
-        add_drawing_arguments(kind_parser, kind)
-    return parser
 
 
 def add_file_arguments(parser: ToolParser) -> None:
@@ -143,22 +90,6 @@ def class_or_predicted(text: str) -> int | str:
     return int(text)
 
 
-def parse(parser: ToolParser, arguments: Sequence[str]) -> VisualizeOptions:
-    """Return the options on a command line, or end with the kind that has an unknown option."""
-    namespace, unknown = parser.parse_known_args(arguments)
-    values = vars(namespace)
-    if unknown:
-        refuse_unknown(parser, values['kind'], unknown)
-    return VisualizeOptions(
-        kind=values.pop('kind'),
-        paths=values.pop('paths'),
-        out=values.pop('out'),
-        dpi=values.pop('dpi'),
-        names=values.pop('names', None),
-        drawing=values,
-    )
-
-
 def refuse_unknown(parser: ToolParser, kind: str, unknown: Sequence[str]) -> None:
     """End with an error of unknown arguments, which names the kinds that have the first one."""
     kind_parsers = parser._subparsers._group_actions[0].choices
@@ -171,3 +102,70 @@ def refuse_unknown(parser: ToolParser, kind: str, unknown: Sequence[str]) -> Non
     if kinds:
         message += f', of the kind {" or ".join(kinds)}'
     kind_parsers[kind].error(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisualizeOptions(Options):
+    """Options of the command ``visualize``, which its help describes.
+
+    Attributes:
+        kind: Kind of the figure, a key of :data:`KIND_DESCRIPTIONS`.
+        paths: Work dirs of the runs, or the files in them.
+        out: File to write, whose suffix is its format.
+        dpi: Resolution of a PNG, in pixels per inch.
+        names: Name of each run, None for its loss and seed.
+        drawing: Options of this kind of figure alone, by their names.
+    """
+
+    examples = (
+        'reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf',
+        'risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png',
+        'boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png',
+        'maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png',
+        'worst work_dirs/mbls/digit_scenes --out worst.png',
+        'images images.csv --out images.png',
+        'robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png',
+    )
+    runs = False
+
+    kind: str
+    paths: Sequence[str]
+    out: str
+    dpi: float = 200
+    names: Sequence[str] | None = None
+    drawing: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def add_arguments(cls, parser: ToolParser) -> None:
+        """Give a parser one of its own for each kind of figure."""
+        kind_parsers = parser.add_subparsers(dest='kind', required=True, metavar='KIND')
+        for kind, description in KIND_DESCRIPTIONS.items():
+            kind_parser = kind_parsers.add_parser(
+                kind, help=description, description=f'Draw {description}.', runs=False
+            )
+            add_file_arguments(kind_parser)
+            # Names are of runs, and a work dir of tests under shift has several models.
+            if kind != 'robustness':
+                kind_parser.add_argument(
+                    '--names',
+                    nargs='+',
+                    metavar='NAME',
+                    help='names of the runs (default: their losses and seeds)',
+                )
+            add_drawing_arguments(kind_parser, kind)
+
+    @classmethod
+    def parse(cls, parser: ToolParser, arguments: Sequence[str]) -> VisualizeOptions:
+        """Return the options on a command line, or end with the kind that has an unknown option."""
+        namespace, unknown = parser.parse_known_args(arguments)
+        values = vars(namespace)
+        if unknown:
+            refuse_unknown(parser, values['kind'], unknown)
+        return cls(
+            kind=values.pop('kind'),
+            paths=values.pop('paths'),
+            out=values.pop('out'),
+            dpi=values.pop('dpi'),
+            names=values.pop('names', None),
+            drawing=values,
+        )

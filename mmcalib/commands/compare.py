@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmcalib.cli.arguments import PredictionFileOptions
+from mmcalib.cli.compare import CompareOptions
 from mmcalib.errors import UserError, as_user_errors
 from mmcalib.files import check_writable, write_json
 from mmcalib.metrics.compare import compare
@@ -16,9 +16,9 @@ from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 
-def compare_files(options: PredictionFileOptions) -> int:
+def compare_files(options: CompareOptions) -> int:
     """Print the differences of two models' metrics, and return 1 if a requirement is not met."""
-    requirements = [parse_requirement(text) for text in options.require]
+    requirements = [parse_requirement(text) for text in options.require or ()]
     if options.json is not None:
         check_writable(options.json)
     a, b = read_sides(options)
@@ -46,7 +46,7 @@ def compare_files(options: PredictionFileOptions) -> int:
     return 1 if failures else 0
 
 
-def read_sides(options: PredictionFileOptions) -> tuple[StoredPredictions, StoredPredictions]:
+def read_sides(options: CompareOptions) -> tuple[StoredPredictions, StoredPredictions]:
     """Return the predictions of A and of B, of the same labels and groups."""
     names = {
         'predictions': options.predictions,

@@ -27,7 +27,7 @@ BATCH_SIZE = 4096
 
 def measure_files(options: MeasureOptions) -> int:
     """Print the metrics of predictions in files, and return 1 if a requirement is not met."""
-    requirements = [parse_requirement(text) for text in options.require]
+    requirements = [parse_requirement(text) for text in options.require or ()]
     check_outputs(options)
     stored = read_predictions(
         options.files,

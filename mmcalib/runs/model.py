@@ -16,8 +16,8 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
-from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import Member
+from mmcalib.cli.shared import MeanOptions
 from mmcalib.errors import UserError
 from mmcalib.options import check_integer
 from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint

@@ -1,23 +1,21 @@
 """Help, the console command, and every command line that is refused in one line."""
 
-import dataclasses
-import importlib
 import os
 import re
 import shlex
 import subprocess
 import sys
-from argparse import SUPPRESS
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import torch
 from commands import ROOT
 
 from mmcalib import __main__, __version__, names
-from mmcalib.__main__ import COMMANDS
 from mmcalib.cli.files import find_checkpoint
+from mmcalib.cli.options import REQUIRED, Options, option, positional
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import protocols
 from mmcalib.posthoc import SCALERS, affine
@@ -168,43 +166,33 @@ def test_help_has_example_and_imports_nothing_heavy(tool, tmp_path):
     assert IN_THE_HELP.get(tool, '') in text
 
 
-# Each kind of figure has a parser of its own: see tests/cli/test_visualize.py.
-@pytest.mark.parametrize('name', sorted({*COMMANDS} - {'visualize'}))
-def test_options_equal_arguments_of_parser(name):
-    """Each field is an argument, with its default; `members` are config and checkpoints."""
-    parsing = importlib.import_module(COMMANDS[name].parsing)
-    parser = parsing.build_parser()
-    options = dataclasses.fields(options_class(parsing))
-    fields = {field.name: field_default(field) for field in options}
-    arguments = {action.dest: as_field(action.default) for action in parser._actions}
-    del arguments['help']
-    arguments.pop(SUPPRESS, None)
-    if fields.pop('members', None):
-        del arguments['config']
-        arguments.pop('checkpoint', None)  # predict has its checkpoints among the images.
-        arguments.setdefault('temperature', None)
-    required = [action.dest for action in parser._actions if action.required]
-    for dest in required:
-        arguments.pop(dest, None)
-        assert fields.pop(dest, dataclasses.MISSING) is dataclasses.MISSING
-    assert fields == arguments
+@dataclass(frozen=True, kw_only=True)
+class SomeOptions(Options):
+    last_one: int | None = option('stands last', last=True, group='end: All is said.')
+    folder: str = positional('a folder')
+    name: str = option('a name', REQUIRED, metavar='NAME')
+    size: Sequence[float] = option('sizes', (1.0, 2.0), before='name')
+    pictures: bool = option('write none', True)
+    quiet: bool = option('say nothing', False, group='words')
 
 
-def field_default(field):
-    """Return the default of a field of a dataclass."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+def test_options_fields_make_the_parser():
+    parser = SomeOptions.build_parser()
+    shown = re.findall(r'--[a-z-]+', parser.format_help().partition('show this help')[2])
+    assert shown == ['--size', '--name', '--no-pictures', '--quiet', '--last-one']
+    assert 'end:\n  All is said.\n' in parser.format_help()
+    least = SomeOptions.parse(parser, ['--name', 'a', 'here'])
+    assert least == SomeOptions(folder='here', name='a')
+    line = 'here --name a --size 3 --no-pictures --quiet --last-one 4'
+    assert SomeOptions.parse(parser, line.split()) == SomeOptions(
+        folder='here', name='a', size=[3.0], pictures=False, quiet=True, last_one=4
+    )
 
 
-def as_field(default):
-    """Return the default of an argument as a dataclass has it, in which a list cannot stand."""
-    return tuple(default) if isinstance(default, list) else default
-
-
-def options_class(parsing):
-    """Return the dataclass of options that a module of `cli` parses a command line to."""
-    return get_type_hints(parsing.parse)['return']
+def test_options_required_missing_refused(capsys):
+    with pytest.raises(SystemExit):
+        SomeOptions.parse(SomeOptions.build_parser(), ['here'])
+    assert 'the following arguments are required: --name' in capsys.readouterr().err
 
 
 def test_names_equal_those_of_package():

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from mmcalib.cli.visualize import KIND_DESCRIPTIONS, VisualizeOptions, build_parser, parse
+from mmcalib.cli.visualize import KIND_DESCRIPTIONS, VisualizeOptions
 from mmcalib.reports.figures.from_files import FIGURE_KINDS
 
 DRAWING = {
@@ -21,7 +21,8 @@ DRAWING = {
 
 @pytest.mark.parametrize('kind', KIND_DESCRIPTIONS)
 def test_parse_defaults_are_those_of_the_drawing_function(kind):
-    actual = parse(build_parser(), [kind, 'a', 'b', '--out', 'c.png'])
+    parser = VisualizeOptions.build_parser()
+    actual = VisualizeOptions.parse(parser, [kind, 'a', 'b', '--out', 'c.png'])
     expected = VisualizeOptions(
         kind=kind, paths=['a', 'b'], out='c.png', drawing=DRAWING.get(kind, {})
     )
@@ -37,6 +38,7 @@ def test_parse_every_kind_but_sweeps_has_a_figure():
 
 
 def test_parse_option_of_another_kind_names_it(capsys):
+    parser = VisualizeOptions.build_parser()
     with pytest.raises(SystemExit):
-        parse(build_parser(), ['risk', 'a', '--out', 'c.png', '--zoom', '8', '9'])
+        VisualizeOptions.parse(parser, ['risk', 'a', '--out', 'c.png', '--zoom', '8', '9'])
     assert '--zoom 8 9, of the kind reliability' in ' '.join(capsys.readouterr().err.split())

@@ -2,7 +2,7 @@
 
 from commands import ROOT
 
-from mmcalib.cli.arguments import MeanOptions
+from mmcalib.cli.shared import MeanOptions
 from mmcalib.runs.checkpoint import checkpoint_from_content, read_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test, run_test

@@ -19,8 +19,8 @@ from mmengine.runner import Runner
 from mmcalib.calibration.choose import MOST_CLASSES, NONE
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.folds import FOLDS, assign_folds, fit_scaler
-from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.shared import ConfigOptions
 from mmcalib.metrics import image_risks, measure
 from mmcalib.names import NUM_SAMPLES
 from mmcalib.openmmlab.runner_source import RunnerSource

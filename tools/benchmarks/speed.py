@@ -34,9 +34,9 @@ from mmengine.registry import DATASETS, METRICS, init_default_scope
 from mmengine.structures import PixelData
 
 from mmcalib import losses
-from mmcalib.cli.arguments import ConfigOptions, MeanOptions
 from mmcalib.cli.files import split_members
 from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.shared import ConfigOptions, MeanOptions
 from mmcalib.metrics.definitions import NAMES
 from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.openmmlab.metrics import CalibrationMetric

@@ -11,8 +11,8 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
+from mmcalib.cli.shared import parse_options
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import run_jobs
 from mmcalib.commands.sweep.parameter import (

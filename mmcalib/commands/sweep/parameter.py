@@ -13,7 +13,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS, MODELS
 
 from mmcalib import losses
-from mmcalib.cli.arguments import parse_options
+from mmcalib.cli.shared import parse_options
 from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics import PROTOCOLS
 from mmcalib.metrics.names import PREFIX

@@ -14,9 +14,9 @@ from mmengine.runner import Runner
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.cli.arguments import MeanOptions
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.processes import is_first_process
+from mmcalib.cli.shared import MeanOptions
 from mmcalib.cli.test_robustness import RobustnessOptions
 from mmcalib.commands.test_robustness.test_sets import TestSet, plan_test_sets, set_test_loader
 from mmcalib.errors import UserError

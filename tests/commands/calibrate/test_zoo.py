@@ -22,7 +22,8 @@ from stock_models import FOLDERS, build_model, class_name, config_path
 from torch import nn
 
 from mmcalib.calibration.place import OriginalLogits, place
-from mmcalib.cli import calibrate as cli
+from mmcalib.cli.calibrate import CalibrateOptions
+from mmcalib.cli.files import Member
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink
 from mmcalib.openmmlab.heads import find_head, has_several_labels
@@ -68,7 +69,7 @@ def division(name):
     The current folder must have a ``weights.pth``.
     """
     path = config_path(name)
-    options = cli.parse(cli.build_parser(), [str(path), 'weights.pth', '--out', 'new.pth'])
+    options = CalibrateOptions(members=(Member(str(path), 'weights.pth'),), out='new.pth')
     try:
         with redirect_stdout(StringIO()):
             run = prepare(options)
