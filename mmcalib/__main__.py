@@ -42,10 +42,10 @@ COMMANDS = {
         'mmcalib.commands.calibrate.command:calibrate_model',
     ),
     'train': Command('mmcalib.cli.train:TrainOptions', 'mmcalib.commands.train:train_model'),
-    'test': Command('mmcalib.cli.test:TestOptions', 'mmcalib.commands.test:test_model'),
+    'test': Command('mmcalib.cli.test:EvaluationOptions', 'mmcalib.commands.test:evaluate_model'),
     'robustness': Command(
-        'mmcalib.cli.test_robustness:RobustnessOptions',
-        'mmcalib.commands.test_robustness.command:test_under_shift',
+        'mmcalib.cli.robustness:RobustnessOptions',
+        'mmcalib.commands.robustness.command:run_robustness',
     ),
     'predict': Command(
         'mmcalib.cli.predict:PredictFolderOptions',

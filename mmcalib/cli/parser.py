@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import NoReturn
 
-from mmcalib.cli.files import STACKS
-from mmcalib.cli.processes import find_launcher, is_first_process
 from mmcalib.errors import UserError, suggestion
+from mmcalib.launchers import find_launcher, is_first_process
+from mmcalib.members import STACKS
 
 PATIENCE = 10  # seconds in which a launcher ends the other processes of one that has refused
 # Parts of gloo's errors about a process that ended before or after it read what was sent to it.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.cli.options import REQUIRED, Options, option
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.shared import MeanOptions, RunnerOptions, temperature_option
+from mmcalib.members import tell_checkpoints_from_images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mmcalib.cli.files import Member, split_members
 from mmcalib.cli.options import Options, option
 from mmcalib.cli.parser import ToolParser
+from mmcalib.members import Averaging, split_members
 from mmcalib.names import EVALUATIONS
 
 CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
@@ -133,17 +133,12 @@ class RunnerOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanOptions(Options):
+class MeanOptions(Options, Averaging):
     """Options of a model that may average several predictions.
 
     A command line names its members by a config and checkpoints.
-
-    Attributes:
-        members: Config and checkpoint of each network.
-        temperature: File with the temperature of this mean, None to not scale it.
     """
 
-    members: tuple[Member, ...]
     tta: bool = option(
         "test-time augmentation: average over the views of the config's tta_pipeline; without "
         'one, over the image and its mirror image, and for segmentation over three scales',
@@ -159,7 +154,6 @@ class MeanOptions(Options):
         'average over N passes with random dropout (default: 0, no dropout)', 0, metavar='N'
     )
     dropout_seed: int = option('seed of the dropout', 0, metavar='SEED')
-    temperature: str | None = None
 
     @classmethod
     def add_arguments(cls, parser: ToolParser) -> None:
@@ -187,11 +181,6 @@ class MeanOptions(Options):
         """
         members = split_members(values.pop('config'), values.pop('checkpoint'))
         return cls(members=tuple(members), **values)
-
-    @property
-    def has_views(self) -> bool:
-        """Whether each image is predicted in several views."""
-        return self.tta or self.tta_scales is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,10 +16,9 @@ from mmcalib.cli.shared import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestOptions(RunnerOptions, MeanOptions):
+class EvaluationOptions(RunnerOptions, MeanOptions):
     """Options of the command ``test``, which its help describes."""
 
-    __test__ = False  # pytest would take it for a class of tests.
     examples = (
         'CONFIG CHECKPOINT --calibration',
         'CONFIG A.pth B.pth C.pth --temperature temperature.json',

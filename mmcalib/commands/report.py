@@ -12,8 +12,8 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, whole_file
 from mmcalib.reports.compare_tests import compare_tests
 from mmcalib.reports.formats import format_tables
+from mmcalib.reports.reported_runs import ReportedRun, find_runs
 from mmcalib.reports.tables import Table, tables_from_runs
-from mmcalib.reports.tested_runs import TestedRun, find_runs
 from mmcalib.texts import printable
 
 FORMAT_OF_SUFFIX = {
@@ -74,7 +74,7 @@ def comparison_text(options: ReportOptions) -> str:
 
 def page_content(
     options: ReportOptions,
-    runs: Sequence[TestedRun],
+    runs: Sequence[ReportedRun],
     tables: Sequence[Table],
     excluded: Sequence[str],
 ) -> str:

@@ -12,10 +12,10 @@ from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib.cli.processes import is_first_process
-from mmcalib.cli.test import TestOptions
+from mmcalib.cli.test import EvaluationOptions
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
+from mmcalib.launchers import is_first_process
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.unit_tables import MOST_CLASSES
@@ -37,7 +37,7 @@ MEASURED_BY_OPTION = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 INTERVAL_COVERAGE = 0.95
 
 
-def test_model(options: TestOptions) -> None:
+def evaluate_model(options: EvaluationOptions) -> None:
     """Test a checkpoint or an ensemble, and leave its record in the work dir."""
     check_options(options)
     load = partial(config_for_test, options=options)
@@ -62,10 +62,7 @@ def test_model(options: TestOptions) -> None:
     leave_processes()
 
 
-test_model.__test__ = False  # pytest would take it for a test.
-
-
-def check_options(options: TestOptions) -> None:
+def check_options(options: EvaluationOptions) -> None:
     """Refuse what could not be written after hours, and options that exclude each other."""
     if options.out is not None:
         if Path(options.out).suffix not in ('.pkl', '.pickle'):
@@ -77,7 +74,7 @@ def check_options(options: TestOptions) -> None:
         check_amp()
 
 
-def config_for_test(path: str, options: TestOptions) -> Config:
+def config_for_test(path: str, options: EvaluationOptions) -> Config:
     """Return a config as the options change it, but for a limit on its samples."""
     cfg = load_config(path, options.cfg_options)
     cfg.launcher = options.launcher
@@ -92,7 +89,7 @@ def config_for_test(path: str, options: TestOptions) -> Config:
     return cfg
 
 
-def add_metrics(runner: Runner, options: TestOptions) -> None:
+def add_metrics(runner: Runner, options: EvaluationOptions) -> None:
     """Have a test measure, draw and write what the options ask for besides."""
     if options.calibration:
         measure_calibration(runner)

@@ -10,9 +10,9 @@ from mmengine.hooks import CheckpointHook, EMAHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
-from mmcalib.cli.processes import is_first_process
 from mmcalib.cli.train import TrainOptions
 from mmcalib.errors import UserError
+from mmcalib.launchers import is_first_process
 from mmcalib.runs.checkpoint import (
     Checkpoint,
     checkpoint_from_content,
@@ -22,7 +22,7 @@ from mmcalib.runs.checkpoint import (
 from mmcalib.runs.checks import build_data, check_amp, check_run
 from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test
-from mmcalib.runs.model import Network, TestedModel, describe_model
+from mmcalib.runs.model import Network, PredictingModel, describe_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import (
     check_resumed,
@@ -124,7 +124,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         return load_and_test(runner, model)
 
 
-def trained_model(runner: Runner) -> TestedModel:
+def trained_model(runner: Runner) -> PredictingModel:
     """Return the best checkpoint of a training, or its last weights where none was kept."""
     best = best_checkpoint(runner)
     barrier()  # The main process may still be writing it.
@@ -137,7 +137,7 @@ def trained_model(runner: Runner) -> TestedModel:
         checkpoint = unsaved_checkpoint(runner) if last is None else read_checkpoint(last)
     networks = [Network(runner.cfg, checkpoint)]
     end = {'finished': True, 'stopped_at': early_stop(runner)}
-    return TestedModel(networks, describe_model(networks, ['test'], end=end))
+    return PredictingModel(networks, describe_model(networks, ['test'], end=end))
 
 
 def best_checkpoint(runner: Runner) -> Path | None:

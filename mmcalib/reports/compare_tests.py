@@ -34,7 +34,7 @@ MUST_AGREE = {
 
 
 @dataclass(frozen=True)
-class StoredTest:
+class SavedTest:
     """A test, from the files that it has left.
 
     Attributes:
@@ -100,7 +100,7 @@ def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Compar
     )
 
 
-def read_test(path: str) -> StoredTest:
+def read_test(path: str) -> SavedTest:
     """Return a test by its work dir, its record or its statistics.
 
     Of a work dir that has tests of both splits, it is that of the test split.
@@ -121,10 +121,10 @@ def read_test(path: str) -> StoredTest:
     statistics = CalibrationStatistics.load(file)
     if statistics.image_bins is None:
         raise UserError(f'{file} has no bins of each image: {remedy()}')
-    return StoredTest(str(path), record, statistics)
+    return SavedTest(str(path), record, statistics)
 
 
-def check_comparable(test_a: StoredTest, test_b: StoredTest) -> None:
+def check_comparable(test_a: SavedTest, test_b: SavedTest) -> None:
     """Refuse two tests whose figures differ for other reasons than their models.
 
     This prevents a wrong number.
@@ -146,7 +146,7 @@ def check_comparable(test_a: StoredTest, test_b: StoredTest) -> None:
     check_same_images(test_a, test_b)
 
 
-def check_same_images(test_a: StoredTest, test_b: StoredTest) -> None:
+def check_same_images(test_a: SavedTest, test_b: SavedTest) -> None:
     """Refuse tests whose images differ by their number, valid predictions or labels."""
     a = test_a.statistics
     b = test_b.statistics
@@ -177,7 +177,7 @@ def first_difference(a: Tensor, b: Tensor) -> int | None:
     return int(differing[0]) if len(differing) else None
 
 
-def compared_metrics(test_a: StoredTest, test_b: StoredTest) -> tuple[list[str], list[str]]:
+def compared_metrics(test_a: SavedTest, test_b: SavedTest) -> tuple[list[str], list[str]]:
     """Return the metrics that both tests have, and sentences about those that are left out."""
     names = [name for name in test_a.statistics.metrics if name in test_b.statistics.metrics]
     names += [name for name in ALWAYS_COMPARED if name not in names]
@@ -211,7 +211,7 @@ def unit_tables(statistics: CalibrationStatistics, images_per_unit: int | None) 
 
 
 def stored_values(
-    test: StoredTest, names: list[str], tables: UnitTables, mean: Mean | None
+    test: SavedTest, names: list[str], tables: UnitTables, mean: Mean | None
 ) -> dict[str, float]:
     """Return the metrics of a test: from the tables of its units, or else as it printed them."""
     weights = torch.ones(1, len(tables.bins), dtype=torch.float64, device='cpu')

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.metrics.names import INTERVAL, metric_heading, number_text
+from mmcalib.reports.reported_runs import ReportedRun
 from mmcalib.reports.shifts import common_metrics, metrics_by_part, tests_by_group
 from mmcalib.reports.tables import Row, Table
-from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.tables import TextTable, escape_markdown
 from mmcalib.texts import printable
 
@@ -162,7 +162,7 @@ def measurements(tables: Sequence[Table]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def run_measurements(run: TestedRun) -> dict:
+def run_measurements(run: ReportedRun) -> dict:
     """Return the seed of a run, when and by which version of mmcalib it was tested, and metrics."""
     return {
         'seed': run.record.seed,
@@ -172,7 +172,7 @@ def run_measurements(run: TestedRun) -> dict:
     }
 
 
-def robustness_table(runs: Sequence[TestedRun]) -> str:
+def robustness_table(runs: Sequence[ReportedRun]) -> str:
     """Return a table for each model as text: clean data, mean and worst of each group."""
     parts = []
     for run in runs:
@@ -185,7 +185,7 @@ def robustness_table(runs: Sequence[TestedRun]) -> str:
     return '\n\n'.join(parts)
 
 
-def _model_title(run: TestedRun) -> str:
+def _model_title(run: ReportedRun) -> str:
     """Return loss, seed and checkpoint of a model."""
     words = [run.label]
     if run.record.seed is not None:

@@ -19,8 +19,8 @@ from rich.progress import track
 
 from mmcalib.reports.figures.from_files import SHIFT_FIGURES, draw_figure, read_file
 from mmcalib.reports.formats import table_of_runs
+from mmcalib.reports.reported_runs import ReportedRun, sweep_folder
 from mmcalib.reports.tables import Row, Table
-from mmcalib.reports.tested_runs import TestedRun, sweep_folder
 from mmcalib.tables import TextTable
 from mmcalib.version import __version__
 from mmcalib.visualization.pixels import save_figure
@@ -87,7 +87,7 @@ def _break_at_separators(text: str) -> Markup:
 def render_page(
     tables: Sequence[Table],
     excluded: Sequence[str],
-    runs: Sequence[TestedRun],
+    runs: Sequence[ReportedRun],
     *,
     folder: str | Path | None = None,
     figure_format: str = 'pdf',
@@ -103,7 +103,7 @@ def render_page(
     Args:
         tables: Tables that :func:`mmcalib.reports.tables.tables_from_runs` returned.
         excluded: Line for each reason for which runs are in no table, as
-            :func:`mmcalib.reports.tested_runs.find_runs` returned them.
+            :func:`mmcalib.reports.reported_runs.find_runs` returned them.
         runs: Runs that it returned, for the sweeps that they are part of.
         folder: Folder for files of the page's figures, None to write none.
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, for the files there.
@@ -213,7 +213,7 @@ def _add_class_tables(section: Section, rows: Sequence[Row]) -> None:
             section.class_tables.append((title, _class_table(columns).write('html')))
 
 
-def _run_name(row: Row, run: TestedRun) -> str:
+def _run_name(row: Row, run: ReportedRun) -> str:
     """Return a row's label, and which run of the row it is if there are several."""
     if len(row.runs) == 1:
         return row.label
@@ -221,7 +221,7 @@ def _run_name(row: Row, run: TestedRun) -> str:
     return f'{row.label}, {run_name}'
 
 
-def _run_title(row: Row, run: TestedRun) -> str:
+def _run_title(row: Row, run: ReportedRun) -> str:
     """Return a run's name, and of how many runs it is one."""
     name = _run_name(row, run)
     return name if len(row.runs) == 1 else f'{name} (1 of {len(row.runs)} runs)'
@@ -266,7 +266,7 @@ def _read_first_whole(
     return contents
 
 
-def _section_of_sweeps(runs: Sequence[TestedRun]) -> Section:
+def _section_of_sweeps(runs: Sequence[ReportedRun]) -> Section:
     """Return the section of the sweeps that runs are part of."""
     section = Section('Sweeps')
     folders = {sweep_folder(run.path) for run in runs} - {None}

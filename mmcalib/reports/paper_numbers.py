@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from mmcalib.reports.tested_runs import TestedRun
+from mmcalib.reports.reported_runs import ReportedRun
 from mmcalib.runs.labels import COUNTS_VALID_PIXELS
 from mmcalib.runs.record import is_ensemble
 
@@ -18,7 +18,7 @@ def published() -> dict:
     return json.loads(Path(__file__).with_suffix('.json').read_text(encoding='utf-8'))
 
 
-def loss_in_paper(entry: Mapping, run: TestedRun) -> str:
+def loss_in_paper(entry: Mapping, run: ReportedRun) -> str:
     """Return the paper's name of a run's loss, empty if the paper has no values of it.
 
     Args:
@@ -39,7 +39,7 @@ def loss_in_paper(entry: Mapping, run: TestedRun) -> str:
     return ''
 
 
-def unlike(conditions: Mapping, run: TestedRun) -> Iterator[str]:
+def unlike(conditions: Mapping, run: ReportedRun) -> Iterator[str]:
     """Yield what a run has otherwise than the paper, such as ``num_bins=25, where …``.
 
     Args:
@@ -62,7 +62,7 @@ def unlike(conditions: Mapping, run: TestedRun) -> Iterator[str]:
                 yield f'{part}.{key}={value}, where the paper has {accepted[0]}'
 
 
-def remarks(entry: Mapping, runs: Sequence[TestedRun]) -> list[str]:
+def remarks(entry: Mapping, runs: Sequence[ReportedRun]) -> list[str]:
     """Return how runs beside published values are not quite the paper's, and other sources."""
     differences = []
     for run in runs:

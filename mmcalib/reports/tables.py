@@ -11,10 +11,10 @@ from mmcalib.metrics.names import ACCURACIES, PREFIX, metric_name
 from mmcalib.names import SHORT_NAMES, SYMBOLS
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import metric_columns
+from mmcalib.reports.reported_runs import ReportedRun
 from mmcalib.reports.row_labels import differing_settings, distinct_names, flatten, key_and_value
-from mmcalib.reports.tested_runs import TestedRun
 from mmcalib.runs.record import CONTENT, checkpoint_paths, digest
-from mmcalib.runs.test_summary import rate_sentences
+from mmcalib.runs.summary import rate_sentences
 from mmcalib.texts import command_text
 
 # Options of a test set that select a part of it, which is another evaluation of the same data.
@@ -32,7 +32,7 @@ class Row:
     """Runs that differ only in their seed, and the paper's values for them."""
 
     label: str
-    runs: list[TestedRun]
+    runs: list[ReportedRun]
     paper: dict = field(default_factory=dict)
 
     def values(self, column: str) -> list[float]:
@@ -54,14 +54,14 @@ class Table:
     num_classes: int | None = None
 
 
-def tables_from_runs(runs: Sequence[TestedRun], protocol: str | None = None) -> list[Table]:
+def tables_from_runs(runs: Sequence[ReportedRun], protocol: str | None = None) -> list[Table]:
     """Return a table for each test set and network, by name.
 
     All runs of a table were evaluated alike: as most of them were, or by `protocol`. The others,
     and second runs of a seed, are named in the notes.
 
     Args:
-        runs: Runs that :func:`~mmcalib.reports.tested_runs.find_runs` returned.
+        runs: Runs that :func:`~mmcalib.reports.reported_runs.find_runs` returned.
         protocol: Protocol of the calibration metric of segmentors, such as ``'pooled'`` or
             ``'paper'``; None for the commonest.
     """
@@ -76,8 +76,8 @@ def tables_from_runs(runs: Sequence[TestedRun], protocol: str | None = None) -> 
 
 
 def runs_alike(
-    runs: Iterable[TestedRun], key: Callable[[TestedRun], object]
-) -> list[list[TestedRun]]:
+    runs: Iterable[ReportedRun], key: Callable[[ReportedRun], object]
+) -> list[list[ReportedRun]]:
     """Return runs in groups of one key, which may be any value of JSON."""
     groups = defaultdict(list)
     for run in runs:
@@ -85,7 +85,7 @@ def runs_alike(
     return list(groups.values())
 
 
-def _table_key(run: TestedRun) -> dict:
+def _table_key(run: ReportedRun) -> dict:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
@@ -93,7 +93,7 @@ def _table_key(run: TestedRun) -> dict:
     return {'data': data, 'network': run.network, 'kind': run.kind, 'tested': run.details}
 
 
-def _common_name(runs: Sequence[TestedRun]) -> str:
+def _common_name(runs: Sequence[ReportedRun]) -> str:
     """Return the name of a table, such as ``digits``, or ``mine & yours & 2 more``."""
     experiments = list(dict.fromkeys(map(_experiment, runs)))
     names = experiments[:MOST_EXPERIMENTS]
@@ -102,16 +102,16 @@ def _common_name(runs: Sequence[TestedRun]) -> str:
     return f'{" & ".join(names)} {runs[0].kind}'.rstrip()
 
 
-def _table_name(run: TestedRun) -> str:
+def _table_name(run: ReportedRun) -> str:
     return f'{_experiment(run)} {run.kind}'.rstrip()
 
 
-def _experiment(run: TestedRun) -> str:
+def _experiment(run: ReportedRun) -> str:
     """Return data and network as our config files name them under every loss."""
     return run.record.experiment.split('/')[-1].removesuffix('_m0')
 
 
-def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
+def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
     compared, excluded = _split_by_evaluation(runs, protocol)
     rows, older_runs = table_rows(compared)
     exclusions = [
@@ -138,7 +138,7 @@ def _table(title: str, runs: list[TestedRun], protocol: str | None) -> Table:
     return Table(title, columns, rows, notes, num_classes)
 
 
-def _published_entry(runs: Sequence[TestedRun]) -> dict | None:
+def _published_entry(runs: Sequence[ReportedRun]) -> dict | None:
     """Return what the paper has for the data and network of some runs, None if it has nothing."""
     experiments = paper_numbers.published()['experiments']
     for name in map(_table_name, runs):
@@ -147,7 +147,7 @@ def _published_entry(runs: Sequence[TestedRun]) -> dict | None:
     return None
 
 
-def _add_published_values(rows: Sequence[Row], entry: dict, run: TestedRun) -> list[str]:
+def _add_published_values(rows: Sequence[Row], entry: dict, run: ReportedRun) -> list[str]:
     """Give rows the paper's values if a run of them is comparable, and return notes about it."""
     reason = next(paper_numbers.unlike(entry['conditions'], run), None)
     if reason is not None:
@@ -224,7 +224,7 @@ def _notes_of_early_stops(rows: Sequence[Row]) -> list[str]:
     return [f'Stopped early by a hook: {", ".join(ends)}.'] if ends else []
 
 
-def evaluation_text(run: TestedRun) -> str:
+def evaluation_text(run: ReportedRun) -> str:
     """Return the test set and the options of the calibration metric."""
     data = run.evaluation.get('dataset', {})
     words = [str(value) for key, value in data.items() if key != 'samples']
@@ -238,8 +238,8 @@ def evaluation_text(run: TestedRun) -> str:
 
 
 def _split_by_evaluation(
-    runs: Sequence[TestedRun], protocol: str | None
-) -> tuple[list[TestedRun], dict[str, set[str]]]:
+    runs: Sequence[ReportedRun], protocol: str | None
+) -> tuple[list[ReportedRun], dict[str, set[str]]]:
     """Return the runs that may stand in one table, and the paths of the others by the reason.
 
     This prevents a wrong number.
@@ -265,7 +265,7 @@ def _split_by_evaluation(
     return compared, excluded
 
 
-def _usual_run(runs: Sequence[TestedRun], protocol: str | None) -> TestedRun | None:
+def _usual_run(runs: Sequence[ReportedRun], protocol: str | None) -> ReportedRun | None:
     """Return a run that was evaluated as most are, None if no run is of the protocol."""
     candidates = runs
     if protocol is not None:
@@ -281,11 +281,11 @@ def _usual_run(runs: Sequence[TestedRun], protocol: str | None) -> TestedRun | N
     return max(groups, key=len)[0] if groups else None
 
 
-def _has_metric(run: TestedRun, prefix: str) -> bool:
+def _has_metric(run: ReportedRun, prefix: str) -> bool:
     return any(key.startswith(prefix) for key in run.metrics)
 
 
-def table_rows(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str]]]:
+def table_rows(runs: Sequence[ReportedRun]) -> tuple[list[Row], dict[str, list[str]]]:
     """Return runs that differ only in their seed as rows, and older runs of a seed by the reason.
 
     The label of a row has its loss, and the settings that most rows have otherwise.
@@ -311,7 +311,7 @@ def table_rows(runs: Sequence[TestedRun]) -> tuple[list[Row], dict[str, list[str
     return sorted(rows, key=_row_order), older_runs
 
 
-def _row_labels(groups: Sequence[Sequence[TestedRun]]) -> list[str]:
+def _row_labels(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
     """Return a label for each group of runs, which no other group has."""
     first_runs = [group[0] for group in groups]
     labels = []
@@ -323,7 +323,7 @@ def _row_labels(groups: Sequence[Sequence[TestedRun]]) -> list[str]:
     return distinct_names(labels, [{'digest': digest(_row_key(run))[:6]} for run in first_runs])
 
 
-def _row_key(run: TestedRun) -> list:
+def _row_key(run: ReportedRun) -> list:
     """Return what all runs of a row share."""
     members = run.record.model['members']
     member_keys = [[member[key] for key in MEMBER_KEYS] for member in members]
@@ -337,7 +337,7 @@ def _row_key(run: TestedRun) -> list:
     ]
 
 
-def _settings(run: TestedRun) -> dict:
+def _settings(run: ReportedRun) -> dict:
     """Return the settings in which rows may differ, for their labels."""
     network = run.record.model['members'][0]['network']
     return {

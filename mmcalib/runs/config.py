@@ -23,8 +23,8 @@ from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from mmcalib import register
-from mmcalib.cli.files import STACKS, find_config
 from mmcalib.errors import UserError, nearest, suggestion
+from mmcalib.members import STACKS, find_config
 from mmcalib.runs.config_tree import find_class, find_toolbox, walk
 
 # Keys of configs for the toolboxes' versions 0.x.

@@ -39,9 +39,9 @@ from mmcalib.runs.config_tree import (
     type_name,
 )
 from mmcalib.runs.labelled_classes import LabelledClassesHook, unlabelled_classes
-from mmcalib.runs.model import TestedModel
+from mmcalib.runs.model import PredictingModel
 from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits
-from mmcalib.runs.test_summary import measuring_command, test_summary
+from mmcalib.runs.summary import measuring_command, summary_lines
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS
 from mmcalib.runs.weights import load_weights, tell_hooks
 from mmcalib.texts import command_text
@@ -56,7 +56,7 @@ METRIC_OPTIONS = ('protocol', 'num_bins', 'ignore_index')
 OOD_OPTIONS = ('prefix', 'scores', 'ood_index', 'counts')
 
 
-def load_and_test(runner: Runner, model: TestedModel) -> dict:
+def load_and_test(runner: Runner, model: PredictingModel) -> dict:
     """Load the weights and test: the last two steps of every test, also of a training's.
 
     Returns:
@@ -71,7 +71,7 @@ def tested_classes(runner: Runner) -> list[str]:
     return class_names(runner.test_loop.dataloader.dataset)
 
 
-def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None) -> dict:
+def run_test(runner: Runner, model: PredictingModel, *, shift: Mapping | None = None) -> dict:
     """Test, and leave the files that later tools read in the work dir.
 
     These are ``results.json`` with the :class:`~mmcalib.runs.record.Record`, and
@@ -125,7 +125,7 @@ def run_test(runner: Runner, model: TestedModel, *, shift: Mapping | None = None
         version=__version__,
     )
     write_results(Path(runner.work_dir), record, statistics)
-    lines = test_summary(record, main_statistics(calibration_metrics, num_samples))
+    lines = summary_lines(record, main_statistics(calibration_metrics, num_samples))
     if calibration_metrics and not statistics:
         lines.append(
             f'The test_evaluator measures parts of the {num_samples:,} samples, whose figures are '
@@ -181,7 +181,7 @@ def file_lines(runner: Runner, record: Record) -> list[str]:
     return [f'{name:<12}{file}' for name, file in files.items()]
 
 
-def count_fitted_images(runner: Runner, model: TestedModel) -> int | None:
+def count_fitted_images(runner: Runner, model: PredictingModel) -> int | None:
     """Return how many tested images a scaling was fitted to, and warn of them; None if unknown.
 
     The figures of these images are too good. The data of the fit are the tested ones if they have

@@ -16,9 +16,8 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
-from mmcalib.cli.files import Member
-from mmcalib.cli.shared import MeanOptions
 from mmcalib.errors import UserError
+from mmcalib.members import Averaging, Member
 from mmcalib.options import check_integer
 from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
 from mmcalib.runs.config_tree import plain, plain_pipelines, without_labels
@@ -49,7 +48,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class TestedModel:
+class PredictingModel:
     """A model that predicts, with what records say of it.
 
     Attributes:
@@ -57,8 +56,6 @@ class TestedModel:
         description: Description of the model for records, see :func:`describe_model`.
         mean_calibration: Record of the temperature that was fitted for the mean of the networks.
     """
-
-    __test__ = False  # pytest would take it for a class of tests.
 
     networks: Sequence[Network]
     description: dict
@@ -84,12 +81,12 @@ class TestedModel:
 def prepare_model(
     cfg: Config,
     networks: Sequence[Network],
-    options: MeanOptions,
+    options: Averaging,
     splits: Sequence[str] = ('test',),
     *,
     disagreement: bool = False,
     always_mean: bool = False,
-) -> TestedModel:
+) -> PredictingModel:
     """Have a config predict what is asked for, the mean of it if it is several, and describe it.
 
     Weights are loaded later, by :func:`mmcalib.runs.weights.load_weights`.
@@ -138,7 +135,7 @@ def prepare_model(
     cfg.load_from = None
     cfg.resume = False
     remove_training_parts(cfg)
-    return TestedModel(networks, description, content)
+    return PredictingModel(networks, description, content)
 
 
 def read_networks(

@@ -10,8 +10,8 @@ from datetime import timedelta
 import torch
 from mmengine.dist import init_dist
 
-from mmcalib.cli.processes import RANKS
 from mmcalib.errors import UserError
+from mmcalib.launchers import RANKS
 
 PATIENCE = timedelta(days=7)
 

@@ -23,8 +23,8 @@ from mmengine.optim import _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
-from mmcalib.cli.processes import is_first_process
 from mmcalib.errors import UserError
+from mmcalib.launchers import is_first_process
 from mmcalib.runs.checkpoint import (
     Checkpoint,
     check_classes,

@@ -53,7 +53,7 @@ def set_test(cfg: Config, *, split: str = 'test', evaluation: str | None = None)
     if evaluation:
         use_evaluation(cfg, evaluation)
     if split == 'val':
-        test_on_validation(cfg)
+        use_validation_split(cfg)
 
 
 def use_evaluation(cfg: Config, name: str) -> None:
@@ -71,7 +71,7 @@ def use_evaluation(cfg: Config, name: str) -> None:
     cfg.work_dir = str(Path(cfg.work_dir, name))
 
 
-def test_on_validation(cfg: Config) -> None:
+def use_validation_split(cfg: Config) -> None:
     """Have a test take the validation split, as a choice between models has to.
 
     Raises:
@@ -84,9 +84,6 @@ def test_on_validation(cfg: Config) -> None:
     cfg.test_evaluator = deepcopy(cfg.val_evaluator)
     cfg.setdefault('test_cfg', dict())
     cfg[TESTED_SPLIT] = 'val'
-
-
-test_on_validation.__test__ = False  # pytest would take it for a test.
 
 
 def limit_samples(cfg: Config, limit: int) -> None:

@@ -14,9 +14,9 @@ import torch
 from commands import ROOT
 
 from mmcalib import __main__, __version__, names
-from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.options import REQUIRED, Options, option, positional
 from mmcalib.cli.parser import ToolParser
+from mmcalib.members import find_checkpoint
 from mmcalib.metrics import protocols
 from mmcalib.posthoc import SCALERS, affine
 from mmcalib.reports.figures import from_files as figures

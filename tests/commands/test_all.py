@@ -19,7 +19,7 @@ from PIL import Image
 from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.tested_runs import read_runs
+from mmcalib.reports.reported_runs import read_runs
 from mmcalib.runs.record import checkpoint_paths, view_count
 
 # The scenes also measure distances from boundaries, which visualize.py boundary draws.

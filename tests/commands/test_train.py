@@ -15,7 +15,7 @@ from commands import ROOT
 from forked import run_forked
 from images import save
 
-from mmcalib.reports.tested_runs import find_runs
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.runs.record import Record, checkpoint_paths
 
 

@@ -2,11 +2,11 @@
 
 from commands import ROOT
 
-from mmcalib.cli.shared import MeanOptions
+from mmcalib.members import Averaging
 from mmcalib.runs.checkpoint import checkpoint_from_content, read_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test, run_test
-from mmcalib.runs.model import Network, TestedModel, describe_model, prepare_model
+from mmcalib.runs.model import Network, PredictingModel, describe_model, prepare_model
 from mmcalib.runs.run_config import set_loader_defaults
 from mmcalib.runs.runner import build_runner
 
@@ -38,7 +38,7 @@ def small_config(folder, name='mbls/digits', **options):
 def test_checkpoint(cfg, path, **options):
     """Test a checkpoint as tools/test.py does."""
     networks = [Network(cfg, read_checkpoint(path))]
-    model = prepare_model(cfg, networks, MeanOptions(members=(), **options))
+    model = prepare_model(cfg, networks, Averaging(members=(), **options))
     return load_and_test(build_runner(cfg), model)
 
 
@@ -46,7 +46,7 @@ def test_weights(runner, **meta):
     """Test the weights that a Runner has."""
     content = {'state_dict': runner.model.state_dict(), 'meta': meta}
     networks = [Network(runner.cfg, checkpoint_from_content(content, 'best.pth'))]
-    return run_test(runner, TestedModel(networks, describe_model(networks, ['test'])))
+    return run_test(runner, PredictingModel(networks, describe_model(networks, ['test'])))
 
 
 # pytest takes their names for those of tests.

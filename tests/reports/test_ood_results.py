@@ -5,8 +5,8 @@ from records import CE
 from records import write as write_record
 
 from mmcalib.reports.formats import tables_with_notes
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.reports.tables import tables_from_runs
-from mmcalib.reports.tested_runs import find_runs
 
 COUNTS = dict(ID=700, cifar100=50, svhn=60, dtd=70)
 CALIBRATED = {'accuracy/top1': 90.0, 'calibration/ECE': 4.0, 'calibration/AUROC': 70.0}

@@ -12,8 +12,8 @@ from shifted_records import shifted_metrics, write_shifted_tests
 from mmcalib.metrics.names import ECE
 from mmcalib.names import BENCHMARK, CORRUPTIONS
 from mmcalib.reports.formats import robustness_table, tables_with_notes
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.reports.tables import tables_from_runs
-from mmcalib.reports.tested_runs import find_runs
 
 FOG = dict(corruptions=['fog'])
 ALL = 'the 15 corruptions of ImageNet-C at severity '

@@ -12,8 +12,8 @@ from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import HEADLINE
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.reports.tables import tables_from_runs
-from mmcalib.reports.tested_runs import find_runs
 from mmcalib.runs.config import load_config
 
 NAME = 'mbls/resnet50_cifar10'

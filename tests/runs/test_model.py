@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from records import write
 
 from mmcalib.errors import UserError
-from mmcalib.reports.tested_runs import find_runs
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.training import config_facts, is_finished
 from mmcalib.runs.views import set_views

@@ -34,9 +34,9 @@ from mmengine.registry import DATASETS, METRICS, init_default_scope
 from mmengine.structures import PixelData
 
 from mmcalib import losses
-from mmcalib.cli.files import split_members
 from mmcalib.cli.parser import ToolParser
-from mmcalib.cli.shared import ConfigOptions, MeanOptions
+from mmcalib.cli.shared import ConfigOptions
+from mmcalib.members import Averaging, split_members
 from mmcalib.metrics.definitions import NAMES
 from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.openmmlab.metrics import CalibrationMetric
@@ -279,12 +279,12 @@ def time_ensembles(args):
     members = split_members(args.config, args.checkpoints)
     first = members[:1]
     means = {
-        'one model': MeanOptions(members=first),
-        'image and mirror image': MeanOptions(members=first, tta=True, tta_scales=[1.0]),
-        'MC dropout, 10 passes': MeanOptions(members=first, mc_dropout=10),
+        'one model': Averaging(members=first),
+        'image and mirror image': Averaging(members=first, tta=True, tta_scales=[1.0]),
+        'MC dropout, 10 passes': Averaging(members=first, mc_dropout=10),
     }
     if len(members) > 1:
-        means[f'ensemble of {len(members)}'] = MeanOptions(members=members)
+        means[f'ensemble of {len(members)}'] = Averaging(members=members)
     load = functools.partial(load_config, options=args.cfg_options)
     contenders = {}
     for name, mean in means.items():

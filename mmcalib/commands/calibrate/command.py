@@ -45,7 +45,7 @@ from mmcalib.runs.checkpoint import Checkpoint, class_names
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
-from mmcalib.runs.model import TestedModel, prepare_model, read_networks
+from mmcalib.runs.model import PredictingModel, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import CONTENT
 from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
@@ -136,7 +136,7 @@ class PreparedRun:
 
     cfg: Config
     division: Division
-    model: TestedModel
+    model: PredictingModel
     forced: Forced
 
 

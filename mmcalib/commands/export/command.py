@@ -9,7 +9,6 @@ from mmengine.registry import DATASETS, MODELS
 from torch import Tensor
 
 from mmcalib.cli.export import ExportOptions
-from mmcalib.cli.files import find_checkpoint
 from mmcalib.commands.export.network import PredictingNetwork
 from mmcalib.commands.export.onnx_file import (
     AXES,
@@ -24,6 +23,7 @@ from mmcalib.commands.export.onnx_file import (
 )
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
+from mmcalib.members import find_checkpoint
 from mmcalib.options import check_number
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.checks import NOT_BUILT, building

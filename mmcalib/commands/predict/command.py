@@ -11,7 +11,6 @@ from pathlib import Path
 from mmengine.dist import all_gather_object, get_dist_info
 from PIL import Image
 
-from mmcalib.cli.files import split_members
 from mmcalib.cli.predict import PredictFolderOptions, PredictOptions
 from mmcalib.commands.predict.evidence import Evidence, check_options, read_evidence
 from mmcalib.commands.predict.folder import SETTINGS, PredictionFolder
@@ -26,6 +25,7 @@ from mmcalib.commands.predict.words import (
 )
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
+from mmcalib.members import split_members
 from mmcalib.reports.figures.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks

@@ -11,7 +11,6 @@ from mmengine.config import Config
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.cli.files import find_config
 from mmcalib.cli.shared import parse_options
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import run_jobs
@@ -32,6 +31,7 @@ from mmcalib.commands.sweep.trainings import (
 )
 from mmcalib.errors import UserError
 from mmcalib.files import SWEEP, experiment_name
+from mmcalib.members import find_config
 from mmcalib.openmmlab.same_data import same_data
 from mmcalib.options import check_integer
 from mmcalib.reports.figures.from_files import read_file

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mmcalib.cli.files import package_folder
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.parameter import (
     Parameter,
@@ -18,6 +17,7 @@ from mmcalib.commands.sweep.parameter import (
 )
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, file_name_for_split
+from mmcalib.members import package_folder
 from mmcalib.runs.record import Record, checkpoint_paths, differences
 from mmcalib.runs.resume import newest_checkpoint
 

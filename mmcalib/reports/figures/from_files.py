@@ -19,10 +19,10 @@ from mmcalib.metrics.names import ECE, NLL, QUALITIES
 from mmcalib.reports.figures.severity import draw_severity
 from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import CLEAN
+from mmcalib.reports.reported_runs import ReportedRun, read_runs
 from mmcalib.reports.row_labels import distinct_names
 from mmcalib.reports.shifts import common_metrics, corruption_tests
 from mmcalib.reports.tables import Row, table_rows
-from mmcalib.reports.tested_runs import TestedRun, read_runs
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, check_shape, read_json
 from mmcalib.texts import command_text
@@ -153,7 +153,7 @@ def distinct_paths(paths: Sequence[str | Path]) -> list[str]:
 
 
 def draw_robustness(
-    runs: Mapping[str, Sequence[TestedRun]],
+    runs: Mapping[str, Sequence[ReportedRun]],
     *,
     figure: str = 'boxes',
     only: Sequence[str] | None = None,
@@ -196,7 +196,7 @@ def _drawn_tests(row: Row) -> list[Mapping]:
     return tests
 
 
-def read_shifted_runs(folder: Path) -> list[TestedRun]:
+def read_shifted_runs(folder: Path) -> list[ReportedRun]:
     """Return the tests under shift below a folder, a run for each model.
 
     Raises:

@@ -23,9 +23,9 @@ from torch import nn
 
 from mmcalib.calibration.place import OriginalLogits, place
 from mmcalib.cli.calibrate import CalibrateOptions
-from mmcalib.cli.files import Member
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink
+from mmcalib.members import Member
 from mmcalib.openmmlab.heads import find_head, has_several_labels
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import TemperatureScaler

@@ -20,13 +20,13 @@ from forked import run_forked
 from sklearn.isotonic import isotonic_regression
 
 import mmcalib
-from mmcalib.cli.files import split_members
 from mmcalib.cli.predict import PredictFolderOptions
 from mmcalib.commands.predict import command as predict_command
 from mmcalib.commands.predict import folder as prediction_folder
 from mmcalib.commands.predict.command import INCOMPLETE, predict_folder
 from mmcalib.commands.predict.words import gallery_page
 from mmcalib.errors import UserError
+from mmcalib.members import split_members
 from mmcalib.metrics import CalibrationStatistics
 
 SIZES = [(24, 36), (24, 36), (30, 20)]

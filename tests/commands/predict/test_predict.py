@@ -27,9 +27,9 @@ from mmengine.registry import MODELS
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
-from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.commands.predict.evidence import check_fitted_images
 from mmcalib.errors import UserError
+from mmcalib.members import tell_checkpoints_from_images
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk

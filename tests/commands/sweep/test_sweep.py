@@ -15,12 +15,12 @@ import torch
 from commands import ROOT, run_in_process
 from drawings import statistics, table
 
-from mmcalib.cli.files import package_folder
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.commands.sweep.parameter import complete_config, option_keys
 from mmcalib.commands.sweep.trainings import Training, train_command
+from mmcalib.members import package_folder
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.unit_tables import UnitTables

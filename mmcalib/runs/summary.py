@@ -23,7 +23,7 @@ NO_VALUES = 'The test has no values, since no metric of test_evaluator has any.'
 Row = tuple[str, str, str]  # name, value and remark of a metric
 
 
-def test_summary(record: Record, statistics: CalibrationStatistics | None = None) -> list[str]:
+def summary_lines(record: Record, statistics: CalibrationStatistics | None = None) -> list[str]:
     """Return the lines of a small table of a test's figures.
 
     Args:
@@ -57,9 +57,6 @@ def test_summary(record: Record, statistics: CalibrationStatistics | None = None
         return [heading(record), NO_VALUES]
     table = TextTable(headings=(), rows=rows, alignment='lrl')
     return [heading(record), *table.write().splitlines(), *rate_sentences(record)]
-
-
-test_summary.__test__ = False  # pytest would take it for a test.
 
 
 def rate_sentences(record: Record) -> list[str]:

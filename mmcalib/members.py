@@ -1,9 +1,10 @@
-"""Configs, checkpoints and members of an ensemble, found by what a user calls them."""
+"""Members of a model: configs and checkpoints, found by what a user calls them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,32 @@ class Member(NamedTuple):
 
     config: str
     checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """What a model averages.
+
+    Attributes:
+        members: Config and checkpoint of each network.
+        tta: Whether to average over views of each image.
+        tta_scales: Scales of the views; None for those of the config.
+        mc_dropout: Number of passes with random dropout, 0 for none.
+        dropout_seed: Seed of the dropout.
+        temperature: File with the temperature of this mean, None to not scale it.
+    """
+
+    members: tuple[Member, ...]
+    tta: bool = False
+    tta_scales: Sequence[float] | None = None
+    mc_dropout: int = 0
+    dropout_seed: int = 0
+    temperature: str | None = None
+
+    @property
+    def has_views(self) -> bool:
+        """Whether each image is predicted in several views."""
+        return self.tta or self.tta_scales is not None
 
 
 def package_folder(package: str, name: str) -> Path:

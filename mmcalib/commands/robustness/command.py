@@ -14,26 +14,25 @@ from mmengine.runner import Runner
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.cli.files import find_checkpoint
-from mmcalib.cli.processes import is_first_process
-from mmcalib.cli.shared import MeanOptions
-from mmcalib.cli.test_robustness import RobustnessOptions
-from mmcalib.commands.test_robustness.test_sets import TestSet, plan_test_sets, set_test_loader
+from mmcalib.cli.robustness import RobustnessOptions
+from mmcalib.commands.robustness.shifted_sets import ShiftedSet, plan_test_sets, set_test_loader
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
+from mmcalib.launchers import is_first_process
+from mmcalib.members import Averaging, find_checkpoint
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.metric_columns import CLEAN, headline_text
+from mmcalib.reports.reported_runs import read_runs
 from mmcalib.reports.shifts import shift_description
-from mmcalib.reports.tested_runs import read_runs
 from mmcalib.runs.checkpoint import class_difference, read_checkpoint
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import plain
 from mmcalib.runs.evaluation import run_test, tested_classes
 from mmcalib.runs.labels import model_label
-from mmcalib.runs.model import Network, TestedModel, model_folder_name, prepare_model
+from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prepare_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, digest
 from mmcalib.runs.run_config import set_test, set_work_dir
@@ -57,18 +56,18 @@ SILENCED_HOOKS = (
 class ShiftTest(NamedTuple):
     """A model, the test set that it is tested on, and the folder for its record."""
 
-    model: TestedModel
-    test_set: TestSet
+    model: PredictingModel
+    test_set: ShiftedSet
     folder: Path
 
 
-def test_under_shift(options: RobustnessOptions) -> None:
+def run_robustness(options: RobustnessOptions) -> None:
     """Test models on clean and on shifted data, and print a table for each."""
     cfg = config_for_shifts(options)
     models = []
     for name in options.checkpoints:
         network = Network(cfg, read_checkpoint(find_checkpoint(name)))
-        models.append(prepare_model(cfg, [network], MeanOptions(members=())))
+        models.append(prepare_model(cfg, [network], Averaging(members=())))
     with locked(cfg.work_dir, first=is_first_process(options.launcher)):
         runner = build_runner(cfg)
         build_data(runner, ['test'])
@@ -121,7 +120,9 @@ def silence_hooks(runner: Runner) -> None:
     ]
 
 
-def check_test_sets(runner: Runner, test_sets: Sequence[TestSet], classes: Sequence[str]) -> None:
+def check_test_sets(
+    runner: Runner, test_sets: Sequence[ShiftedSet], classes: Sequence[str]
+) -> None:
     """Refuse test sets that cannot be tested before the first test, which saves hours.
 
     Corruptions are of one data set, so the first one is checked for all.
@@ -140,7 +141,7 @@ def check_test_sets(runner: Runner, test_sets: Sequence[TestSet], classes: Seque
             raise UserError(f'--data {test_set.name} has other classes: {difference}')
 
 
-def use_test_set(runner: Runner, test_set: TestSet) -> None:
+def use_test_set(runner: Runner, test_set: ShiftedSet) -> None:
     """Have the next test of a Runner take the data of a test set."""
     runner._test_dataloader = deepcopy(test_set.loader)
     runner.cfg.test_dataloader = deepcopy(test_set.loader)  # The record describes this one.
@@ -149,8 +150,8 @@ def use_test_set(runner: Runner, test_set: TestSet) -> None:
 
 def run_tests(
     runner: Runner,
-    models: Sequence[TestedModel],
-    test_sets: Sequence[TestSet],
+    models: Sequence[PredictingModel],
+    test_sets: Sequence[ShiftedSet],
     classes: Sequence[str],
 ) -> None:
     """Write a record of each model and test set, unless it exists."""
@@ -176,7 +177,7 @@ def run_tests(
 
 
 def unfinished_tests(
-    runner: Runner, models: Sequence[TestedModel], test_sets: Sequence[TestSet]
+    runner: Runner, models: Sequence[PredictingModel], test_sets: Sequence[ShiftedSet]
 ) -> list[ShiftTest]:
     """Return the tests that have no record yet, model by model, the same on all processes."""
     tests = []
@@ -189,7 +190,7 @@ def unfinished_tests(
     return [test for test, is_unfinished in zip(tests, flags, strict=True) if is_unfinished]
 
 
-def shift_record(runner: Runner, test_set: TestSet) -> dict:
+def shift_record(runner: Runner, test_set: ShiftedSet) -> dict:
     """Return what a record holds of its shift; tests with equal ones have the same metrics."""
     cfg = runner.cfg
     evaluation = [test_set.loader['dataset'], cfg.test_evaluator, cfg.test_cfg, cfg.get('limit')]
@@ -207,8 +208,8 @@ def is_finished(folder: Path, shift: Mapping) -> bool:
 
 def print_tables(
     work_dir: str,
-    models: Sequence[TestedModel],
-    test_sets: Sequence[TestSet],
+    models: Sequence[PredictingModel],
+    test_sets: Sequence[ShiftedSet],
     options: RobustnessOptions,
 ) -> None:
     """Print the tests of each model, those of earlier calls among them."""

@@ -13,9 +13,9 @@ from forked import run_forked
 from shifted import needs_extra
 from test_corruption_places import write_arrays
 
-from mmcalib.commands.test_robustness import command
+from mmcalib.commands.robustness import command
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.tested_runs import read_runs
+from mmcalib.reports.reported_runs import read_runs
 from mmcalib.runs.record import Record
 
 pytestmark = needs_extra

@@ -6,7 +6,7 @@ from records import record, trained
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.record import Record
-from mmcalib.runs.test_summary import test_summary
+from mmcalib.runs.summary import summary_lines
 
 METRICS = {
     'accuracy/top1': 75.0,
@@ -19,12 +19,12 @@ METRICS = {
 BINS = torch.tensor([[40.0, 10.0], [30.0, 0.0], [36.0, 5.0]], dtype=torch.float64)
 
 
-def summary_lines(metrics=METRICS, bins=BINS, **content):
+def lines_of(metrics=METRICS, bins=BINS, **content):
     """Return the lines for a test of 1,797 samples, each space once."""
     content['loss'] = dict(type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)
     content['evaluation'] = dict(dataset=dict(samples=1797))
     statistics = None if bins is None else CalibrationStatistics({}, 'pooled', 15, bins)
-    lines = test_summary(Record(**record('mbls/digits', metrics, **content)), statistics)
+    lines = summary_lines(Record(**record('mbls/digits', metrics, **content)), statistics)
     return [' '.join(line.split()) for line in lines]
 
 
@@ -103,8 +103,8 @@ NAN = {'calibration/ECE': float('nan')}
         (NAN, torch.zeros(3, 0), ['ECE nan %']),
     ],
 )
-def test_test_summary_lists_metrics(metrics, bins, expected):
-    heading, *rows = summary_lines(metrics, bins)
+def test_summary_lines_list_metrics(metrics, bins, expected):
+    heading, *rows = lines_of(metrics, bins)
     assert heading == 'mbls/digits; MbLS m=8 α=0.1; test split, 1,797 samples'
     assert rows == expected
 
@@ -117,20 +117,20 @@ def test_test_summary_lists_metrics(metrics, bins, expected):
         (1.0, -0.5, 2.5, 'not told from 0'),
     ],
 )
-def test_test_summary_judges_gap_by_its_interval(gap, low, high, verdict):
-    *_, gap_line = summary_lines(gap_metrics(gap, low, high))
+def test_summary_lines_judge_gap_by_its_interval(gap, low, high, verdict):
+    *_, gap_line = lines_of(gap_metrics(gap, low, high))
     assert gap_line.startswith(f'gap {gap:+.2f} %')
     assert verdict in gap_line
     assert gap_line.endswith(f'interval {low:+.2f} to {high:+.2f} %')
 
 
-def test_test_summary_heading_has_label_of_reports():
-    heading, *_ = summary_lines(calibration={'methods': ['temperature'], 'forced': []})
+def test_summary_lines_heading_has_label_of_reports():
+    heading, *_ = lines_of(calibration={'methods': ['temperature'], 'forced': []})
     assert 'MbLS m=8 α=0.1 + temperature;' in heading
 
 
-def test_test_summary_heading_names_smoke_runs():
-    heading, *_ = summary_lines(limit=8)
+def test_summary_lines_heading_names_smoke_runs():
+    heading, *_ = lines_of(limit=8)
     assert heading.endswith('; SMOKE RUN with --limit 8')
-    heading, *_ = summary_lines(training=trained(limit=8))
+    heading, *_ = lines_of(training=trained(limit=8))
     assert heading.endswith('; the checkpoint of a SMOKE RUN with --limit 8')

@@ -12,13 +12,13 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
-from mmcalib.cli.test_robustness import RobustnessOptions
-from mmcalib.commands.test_robustness.corruption_places import (
+from mmcalib.cli.robustness import RobustnessOptions
+from mmcalib.commands.robustness.corruption_places import (
     Place,
     find_places,
     with_corruption,
 )
-from mmcalib.commands.test_robustness.stored_sets import stored_datasets
+from mmcalib.commands.robustness.stored_sets import stored_datasets
 from mmcalib.errors import UserError
 from mmcalib.names import CORRUPTION_SETS, CORRUPTIONS, SEVERITIES, select_corruptions
 from mmcalib.openmmlab.transforms.corrupt import (
@@ -38,7 +38,7 @@ TABLE_NAMES = (*SHIFT_COLUMNS, 'overall', *CORRUPTION_SETS)
 
 
 @dataclass(frozen=True)
-class TestSet:
+class ShiftedSet:
     """A data set that models are tested on.
 
     Attributes:
@@ -72,19 +72,19 @@ class TestSet:
         return dict(kind=self.kind, name=self.name, severity=self.severity, **self.source)
 
 
-def plan_test_sets(cfg: Config, options: RobustnessOptions) -> list[TestSet]:
+def plan_test_sets(cfg: Config, options: RobustnessOptions) -> list[ShiftedSet]:
     """Return all test sets that the options ask for, the clean data first.
 
     Raises:
         UserError: If an option is unknown, or the images cannot be corrupted.
     """
-    test_sets = [TestSet('clean', CLEAN, cfg.test_dataloader), *corruption_sets(cfg, options)]
+    test_sets = [ShiftedSet('clean', CLEAN, cfg.test_dataloader), *corruption_sets(cfg, options)]
     for name, path in (options.data or {}).items():
         test_sets.append(other_data_set(name, path, cfg, options))
     return test_sets
 
 
-def corruption_sets(cfg: Config, options: RobustnessOptions) -> list[TestSet]:
+def corruption_sets(cfg: Config, options: RobustnessOptions) -> list[ShiftedSet]:
     """Return the test sets of corruptions, made of the clean data or stored."""
     corruptions = ()
     if list(options.corruptions) != ['None']:
@@ -113,7 +113,7 @@ def corruption_sets(cfg: Config, options: RobustnessOptions) -> list[TestSet]:
     for (name, severity), dataset in zip(pairs, datasets, strict=True):
         loader = deepcopy(cfg.test_dataloader)
         loader['dataset'] = dataset
-        test_sets.append(TestSet('corruption', name, loader, severity, source))
+        test_sets.append(ShiftedSet('corruption', name, loader, severity, source))
     return test_sets
 
 
@@ -141,7 +141,7 @@ def fitting_corruptions(
     return fitting
 
 
-def other_data_set(name: str, path: str, cfg: Config, options: RobustnessOptions) -> TestSet:
+def other_data_set(name: str, path: str, cfg: Config, options: RobustnessOptions) -> ShiftedSet:
     """Return the test data of another config, under a name that is no row of a table."""
     argument = f'--data {name}={path}'
     if not re.fullmatch(r'[\w.-]+', name) or name in (*TABLE_NAMES, *CORRUPTIONS):
@@ -154,7 +154,7 @@ def other_data_set(name: str, path: str, cfg: Config, options: RobustnessOptions
         raise UserError(f'{argument}: the config has no test_dataloader')
     check_normalisation(argument, other, cfg)
     set_test_loader(other, options)
-    return TestSet('data', name, other.test_dataloader)
+    return ShiftedSet('data', name, other.test_dataloader)
 
 
 def check_normalisation(argument: str, other: Config, cfg: Config) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from torch.utils.data import Dataset
 
-from mmcalib.commands.test_robustness.corruption_places import (
+from mmcalib.commands.robustness.corruption_places import (
     Place,
     build_dataset,
     reading_datasets,
@@ -33,7 +33,7 @@ def stored_datasets(
     Args:
         clean: Config of the clean data, which may be in a wrapper.
         places: Places of the clean data, see
-            :func:`~mmcalib.commands.test_robustness.corruption_places.find_places`.
+            :func:`~mmcalib.commands.robustness.corruption_places.find_places`.
         scope: Scope of the registry, the config's ``default_scope``.
         root: Folder with the stored set.
         corruptions: Names and severities of the corruptions.

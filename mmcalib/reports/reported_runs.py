@@ -29,7 +29,7 @@ OOD_EVALUATION = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
 
 
 @dataclass
-class TestedRun:
+class ReportedRun:
     """Part of a tested run that stands in one table.
 
     Attributes:
@@ -77,7 +77,7 @@ class TestedRun:
         return record_label(self.record) + self.suffix
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[TestedRun], list[str]]:
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[ReportedRun], list[str]]:
     """Return the tested runs below some folders, and a line for each reason to exclude others.
 
     Tests of a model on shifted data are one run together. Each score that tells OOD classes from
@@ -170,7 +170,7 @@ def _untested_reason(file: str) -> str:
     return 'not tested, only validated'
 
 
-def read_runs(path: Path) -> Iterator[TestedRun]:
+def read_runs(path: Path) -> Iterator[ReportedRun]:
     """Yield what a ``results.json`` has for tables; tests under shift are read with the clean one.
 
     Raises:
@@ -184,7 +184,7 @@ def read_runs(path: Path) -> Iterator[TestedRun]:
     elif shift['kind'] == 'clean':
         folder = path.parents[1]
         tests = tests_in(folder)
-        yield TestedRun(
+        yield ReportedRun(
             path=str(folder),
             record=record,
             metrics=shift_columns(tests),
@@ -199,7 +199,7 @@ def _compared_evaluation(record: Record) -> dict:
     return {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
 
 
-def _runs_without_shift(folder: Path, record: Record) -> Iterator[TestedRun]:
+def _runs_without_shift(folder: Path, record: Record) -> Iterator[ReportedRun]:
     """Yield the metrics of the test data, then those of each score of OOD classes."""
     ood_metrics = record.evaluation.get('ood', ())
     ood_prefixes = tuple(f'{ood_metric["prefix"]}/' for ood_metric in ood_metrics)
@@ -209,12 +209,12 @@ def _runs_without_shift(folder: Path, record: Record) -> Iterator[TestedRun]:
         if isinstance(value, Real) and not key.startswith(ood_prefixes)  # A matrix is no number.
     }
     if metrics or not ood_metrics:
-        yield TestedRun(str(folder), record, metrics, _compared_evaluation(record))
+        yield ReportedRun(str(folder), record, metrics, _compared_evaluation(record))
     for ood_metric in ood_metrics:
         yield from _ood_runs(folder, record, ood_metric)
 
 
-def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[TestedRun]:
+def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[ReportedRun]:
     """Yield what each score tells of OOD classes, whose keys are ``ood/svhn/AUROC`` and so on."""
     counts = ood_metric['counts']
     ood_sets = {name: count for name, count in counts.items() if name not in ('ID', 'OOD')}
@@ -228,7 +228,7 @@ def _ood_runs(folder: Path, record: Record, ood_metric: Mapping) -> Iterator[Tes
         label = '' if ood_metric['ood_index'] is None else f' of label {ood_metric["ood_index"]}'
         opponents = f'{counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
     for score in ood_metric['scores']:
-        yield TestedRun(
+        yield ReportedRun(
             path=str(folder),
             record=record,
             metrics=_ood_values(record, f'{ood_metric["prefix"]}/{score}/', len(ood_sets)),
