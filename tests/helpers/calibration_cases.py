@@ -60,7 +60,7 @@ class Case:
 
 CASES = {
     'classifier_temperature': Case(),
-    'classifier_vector': Case(method='vector'),
+    'classifier_vector': Case(method='vector', num_images=200),
     'classifier_matrix': Case(method='matrix', num_images=200),
     'classifier_ets': Case(method='ets', folded=False),
     'classifier_isotonic': Case(method='isotonic', num_images=150, folded=False),
