@@ -6,12 +6,13 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.misfits import refuse
 
 # A probability may be above 1, or below 0, by this much.
 TOLERANCE = 1e-6
@@ -24,14 +25,24 @@ MOST_EXAMPLES = 5
 _is_transform_active = getattr(torch._C, '_are_functorch_transforms_active', lambda: False)
 
 
-def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint: str = '') -> None:
-    """Raise a ValueError that counts and names the labels outside [0, K), if there are any.
+def check_labels(
+    labels: Tensor,
+    num_classes: int,
+    *,
+    name: str = 'labels',
+    door: str = 'arrays',
+    ignore_index: int | None = None,
+    **facts: Any,
+) -> None:
+    """Refuse labels outside [0, K), which are counted and named.
 
     Args:
-        labels: Integers of any shape.
+        labels: Integers of any shape, without those that are ignored.
         num_classes: K.
         name: Name of the labels in the error.
-        hint: Remedy, at the end of the error.
+        door: See :func:`~mmcalib.misfits.explain`.
+        ignore_index: The label of what is left out; None if nothing is.
+        facts: Numbers and texts that a remedy of the door names.
     """
     if not labels.numel():
         return
@@ -44,38 +55,38 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
     examples = [str(label) for label in distinct[:MOST_EXAMPLES]]
     if len(distinct) > MOST_EXAMPLES:
         examples.append('…')
-    message = f'{name} has {len(wrong)} labels outside [0, {num_classes}): {", ".join(examples)}'
-    if lowest >= 1 and highest == num_classes and labels.numel() > 1:
-        message += '. No label is 0: if the classes are numbered from 1, subtract 1'
-    raise UserError(f'{message}. {hint}' if hint else message)
+    refuse(
+        'class',
+        f'{name} has {len(wrong)} labels outside [0, {num_classes}): {", ".join(examples)}',
+        door=door,
+        num_labels=labels.numel(),
+        lowest=lowest,
+        highest=highest,
+        num_classes=num_classes,
+        last=num_classes - 1,
+        ignore_index=ignore_index,
+        **facts,
+    )
 
 
 def check_finite(scores: Tensor, name: str) -> None:
-    """Raise a ValueError for values that are NaN or infinite."""
+    """Refuse values that are NaN or infinite."""
     # One sum is several times cheaper than a test per value; it is not finite if any value is not.
     if scores.sum().isfinite():
         return
     num_wrong = int((~scores.isfinite()).sum())
     if not num_wrong:  # Finite values may have an infinite sum.
         return
-    if int((scores == -float('inf')).sum()) == num_wrong:
-        problem = 'values of -inf'
-        remedy = 'leave classes that are masked out of logits and labels'
-    else:
-        problem = 'NaN or infinite values'
-        remedy = 'the model has diverged, or its input is broken'
-    raise UserError(f'{name} has {num_wrong} {problem} out of {scores.numel()}: {remedy}')
+    are_masked = int((scores == -float('inf')).sum()) == num_wrong
+    problem = 'values of -inf' if are_masked else 'NaN or infinite values'
+    fact = f'{name} has {num_wrong} {problem} out of {scores.numel()}'
+    refuse('finite', fact, are_masked=are_masked)
 
 
 def check_softmax_logits(
-    logits: Tensor,
-    name: str,
-    *,
-    class_axis: int,
-    labels: Tensor | None = None,
-    ignore_index: int | None = None,
+    logits: Tensor, name: str, *, class_axis: int, labels: Tensor | None = None
 ) -> None:
-    """Raise a ValueError for logits that are NaN or infinite, but for those of masked classes.
+    """Refuse logits that are NaN or infinite, but for those of masked classes.
 
     A logit of -inf masks its class, if another class of the prediction is not masked.
 
@@ -84,7 +95,6 @@ def check_softmax_logits(
         name: Name of the logits in the error.
         class_axis: The axis of the classes.
         labels: True classes, which may not be masked; other values than classes do not count.
-        ignore_index: The label of predictions that are not valid.
     """
     # As in check_finite, one sum spares nearly all logits the tests.
     if logits.sum().isfinite():
@@ -95,20 +105,15 @@ def check_softmax_logits(
     if labels is None:
         return
     valid = (labels >= 0) & (labels < logits.shape[class_axis])
-    if ignore_index is not None:
-        valid &= labels != ignore_index
     index = labels.masked_fill(~valid, 0).unsqueeze(class_axis)
     is_label_masked = is_masked.gather(class_axis, index).squeeze(class_axis) & valid
-    if is_label_masked.any():
-        raise UserError(
-            f'{name} is -inf for {int(is_label_masked.sum())} of {int(valid.sum())} labels: mask '
-            'no class that is a label. If they are the logarithm of probabilities p, give zeros '
-            'half of the smallest positive one, as p.clamp(min=p[p > 0].min() / 2).log()'
-        )
+    num_masked = int(is_label_masked.sum())
+    if num_masked:
+        refuse('masked', f'{name} is -inf for {num_masked} of {int(valid.sum())} labels')
 
 
-def check_range(values: Tensor, name: str) -> None:
-    """Raise a ValueError for values that are not from 0 to 1."""
+def check_range(values: Tensor, name: str, *, door: str = 'arrays') -> None:
+    """Refuse values that are not from 0 to 1."""
     if not values.numel():
         return
     # One pass is twenty times cheaper than comparing all values. With a NaN, both are NaN.
@@ -118,24 +123,36 @@ def check_range(values: Tensor, name: str) -> None:
     is_inside = (values >= 0) & (values <= 1 + TOLERANCE)
     outside = values[~is_inside]
     first = outside[0].item()
-    remedy = 'take the softmax first if they are logits, and divide percentages by 100'
-    if math.isnan(first):
-        remedy = 'leave out what has no prediction'
-    raise ValueError(
-        f'{name} has {len(outside)} of {values.numel()} values outside [0, 1], such as '
-        f'{first:.7g}: {remedy}'
+    refuse(
+        'range',
+        f'{name} has {len(outside)} of {values.numel()} values outside [0, 1], such as {first:.7g}',
+        door=door,
+        is_nan=math.isnan(first),
     )
 
 
-def check_probabilities(probs: Tensor, name: str) -> None:
-    """Raise a ValueError for ``(K, *)`` values that are not probabilities of K classes."""
-    check_range(probs, name)
+def check_probabilities(
+    probs: Tensor, name: str, *, door: str = 'arrays', scores: Tensor | None = None
+) -> None:
+    """Refuse ``(K, *)`` values that are not probabilities of K classes.
+
+    Args:
+        probs: The values.
+        name: Their name in the error.
+        door: See :func:`~mmcalib.misfits.explain`.
+        scores: The array ``(N, K, *)`` that they are from, if a remedy may ask for its shape.
+    """
+    check_range(probs, name, door=door)
     total = probs.sum(dim=0)
     wrong = total[(total - 1).abs() > SUM_TOLERANCE]
     if len(wrong):
-        raise ValueError(
+        refuse(
+            'sum',
             f'{name} has {len(wrong)} of {total.numel()} rows that do not sum to 1, such as '
-            f'{wrong[0].item():.7g}: give the softmax over all classes'
+            f'{wrong[0].item():.7g}',
+            door=door,
+            scores=scores,
+            name=name,
         )
 
 

@@ -48,7 +48,7 @@ def test_measure_masked_labels_do_not_count():
     assert measure(probs, list(masked), METRICS) == pytest.approx(expected)
     masked_as_bytes = masked.astype('uint8')
     assert measure(probs, masked_as_bytes, METRICS) == pytest.approx(expected)
-    assert measure(probs[:, 1:2], masked > 1, 'accuracy') == pytest.approx(
+    assert measure(probs[:, 1:2], (masked > 1).astype(int), 'accuracy') == pytest.approx(
         measure(probs[kept][:, 1:2], (labels[kept] > 1).astype(int), 'accuracy')
     )
     assert mmcalib.evaluate(probs, masked, METRICS) == pytest.approx(expected)
@@ -161,10 +161,9 @@ def test_loader_masked_labels_do_not_count():
     logits = torch.from_numpy(np.log(probs))
     batches = [(logits[:30], masked[:30]), (logits[30:], masked[30:])]
     expected = measure(probs[kept], labels[kept], METRICS)
-    actual = mmcalib.evaluate(nn.Identity(), batches, METRICS, ignore_index=255)
-    assert actual == pytest.approx(expected)
-    with pytest.raises(ValueError, match='ignore_index'):
-        mmcalib.evaluate(nn.Identity(), batches, METRICS)
+    for options in ({}, dict(ignore_index=255)):
+        actual = mmcalib.evaluate(nn.Identity(), batches, METRICS, **options)
+        assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize('shape', [(60,), (5, 4, 3)])

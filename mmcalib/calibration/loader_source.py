@@ -16,7 +16,7 @@ from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.posthoc.masked_classes import masked_logits
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import check_order
-from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_logits
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.loader import read_loader, reader
 from mmcalib.predictions.model_logits import Logits
@@ -65,7 +65,6 @@ class LoaderSource:
 
     def read(self, model: nn.Module, text: str) -> Iterator[ImagePredictions]:
         """Yield the predictions of each batch."""
-        num_images = 0
         batches = read_loader(
             model,
             self.loader,
@@ -77,11 +76,7 @@ class LoaderSource:
         )
         # An error would otherwise keep the random state of the model until it is freed.
         with closing(batches):
-            for logits, labels in batches:
-                yield predictions_from_logits(
-                    logits, labels, ignore_index=self.ignore_index, first_image=num_images
-                )
-                num_images += len(labels)
+            yield from batches
 
     def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch."""
@@ -94,11 +89,8 @@ class LoaderSource:
 
     def _logits(self, model: nn.Module, batch: Any, logits: Logits | None) -> list[Tensor]:
         """Return the logits of a batch, which a function may take out of the output."""
-        with reader(
-            model, unpack=self.unpack, logits=logits, ignore_index=self.ignore_index
-        ) as read:
-            batch_logits, _ = read(batch)
-        return list(batch_logits)
+        with reader(model, unpack=self.unpack, logits=logits) as read:
+            return list(read(batch))
 
     def use_placement(self, placement: Placement) -> None:
         """Do nothing: the logits are the same wherever the scaling goes."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mmcalib.errors import UserError
 from mmcalib.losses.value_and_gradient import weighted_sum, zero_unweighted
+from mmcalib.misfits import refuse
 from mmcalib.options import check_choice, check_integer, check_number
 from mmcalib.tensors import SUM_TOLERANCE, TOLERANCE, can_read, check_labels, is_batched
 
@@ -23,11 +24,6 @@ LEAST_ROWS = 4
 CALL_ARGUMENTS = ('class_weight', 'neighbours', 'weight', 'over_ranks')
 ANY_NUMBER = (0.0, float('inf'))
 BOOLEANS = (True, False)
-LABEL_REMEDY = 'check num_classes, or set ignore_index'
-BINARY_REMEDY = (
-    'give logits of at least two classes, also of a binary task, whose heads have out_channels=2 '
-    '(mmseg) or num_classes=2 (mmpretrain)'
-)
 
 
 class CalibrationLoss(nn.Module):
@@ -289,14 +285,13 @@ class CalibrationLoss(nn.Module):
         valid = labels != ignore_index
         labels = torch.where(valid, labels, 0)
         if can_read(labels):
-            hint = f'They are not ignore_index={ignore_index}: {LABEL_REMEDY}'
-            check_labels(labels, num_classes, hint=hint)
+            check_labels(labels, num_classes, name='target', door='loss', ignore_index=ignore_index)
         elif torch.compiler.is_compiling() or not is_batched(labels):
             # This check does not wait for a GPU, and a compiled formula does not check labels.
             torch._assert_async(
                 ((labels >= 0) & (labels < num_classes)).all(),
                 f'a label is outside [0, {num_classes}) and is not '
-                f'ignore_index={ignore_index}: {LABEL_REMEDY}',
+                f'ignore_index={ignore_index}: check num_classes, or set ignore_index',
             )
         return labels, valid, options
 
@@ -332,31 +327,16 @@ def check_shapes(pred: Tensor, target: Tensor, weight: Tensor | None) -> None:
             raise TypeError(f'{name} must be a tensor, got {type(tensor).__name__}: give {remedy}')
     shape = tuple(pred.shape)
     if len(shape) < 2 or shape[1] < 2:
-        raise ValueError(
-            f'pred must be (N, K, *) of two classes or more, got {shape}: {BINARY_REMEDY}'
-        )
+        refuse('pred', f'pred must be (N, K, *) of two classes or more, got {shape}')
     target_shape = shape if target.is_floating_point() else row_shape(pred)
     expected_shapes = [('target', target, target_shape), ('weight', weight, row_shape(pred))]
     for name, tensor, expected in expected_shapes:
         if tensor is not None and tuple(tensor.shape) != expected:
-            remedy = target_remedy(pred, target) if name == 'target' else ''
-            raise ValueError(
-                f'{name} {tuple(tensor.shape)} of {tensor.dtype} does not fit pred {shape}: '
-                f'expected {expected}{remedy}'
+            fact = (
+                f'{name} {tuple(tensor.shape)} of {tensor.dtype} does not fit pred {shape}, '
+                f'expected {expected}'
             )
-
-
-def target_remedy(pred: Tensor, target: Tensor) -> str:
-    """Return what to do about a target that does not fit the logits, '' if nobody knows."""
-    if target.is_floating_point() and target.shape == row_shape(pred):
-        return '; for labels give target.long()'
-    if target.ndim == pred.ndim and target.shape[1] == 1 and pred.ndim > 2:
-        return '; without its axis of classes give target[:, 0].long()'
-    if not target.is_floating_point() and target.shape == pred.shape:
-        return '; of a one-hot target give target.argmax(dim=1)'
-    if pred.ndim > 2 and target.shape == pred.shape[:-1]:
-        return '; if the last axis of pred has the classes, give pred.movedim(-1, 1)'
-    return ''
+            refuse(name, fact, scores=pred, labels=target)
 
 
 def check_class_axis(pred: Tensor, target: Tensor) -> None:
@@ -365,11 +345,8 @@ def check_class_axis(pred: Tensor, target: Tensor) -> None:
     Maps are no such case: a model of images has its classes in the second axis.
     """
     if pred.ndim == 3 and pred.shape[1] == pred.shape[2] and not target.is_floating_point():
-        raise UserError(
-            f'nobody knows which axis of pred {tuple(pred.shape)} has the classes: give '
-            'target[..., None], with pred[..., None] if it is the second one, or with '
-            'pred.movedim(-1, 1)[..., None] if it is the last'
-        )
+        fact = f'nobody knows which axis of pred {tuple(pred.shape)} has the classes'
+        refuse('axis', fact, door='loss', name='pred', label_name='target')
 
 
 def are_probabilities(scores: Tensor) -> bool:

@@ -13,7 +13,6 @@ from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.groups import group_numbers
-from mmcalib.predictions.image_predictions import predictions_from_logits
 from mmcalib.predictions.loader import read_loader
 from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
@@ -128,12 +127,7 @@ def evaluate(
         ignore_index=ignore_index,
         device=device,
     )
-    num_images = 0
     with closing(batches):  # An error gives the random states back at once.
-        for batch_logits, labels in batches:
-            predictions = predictions_from_logits(
-                batch_logits, labels, ignore_index=ignore_index, first_image=num_images
-            )
-            num_images += len(labels)
+        for predictions in batches:
             stream.add(predictions)
     return stream.compute(groups)

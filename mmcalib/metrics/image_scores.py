@@ -25,10 +25,9 @@ from mmcalib.predictions.arrays import (
     Array,
     as_floats,
     as_integers,
-    mark_masked,
-    valid_labels,
+    as_tensors,
 )
-from mmcalib.predictions.labels import labelled_rows
+from mmcalib.predictions.contract import Contract
 from mmcalib.tensors import at_least_single, check_probabilities, check_range
 
 CLASSIFIER_SCORES = ('confidence', 'entropy')
@@ -79,9 +78,10 @@ def image_scores(
     """
     probs = at_least_single(as_floats('probs', probs))
     labels = probs.argmax(dim=0) if predicted is None else as_integers('predicted', predicted)
-    probs, labels = labelled_rows('probs', probs[None], labels[None], None)
-    check_probabilities(probs.T, 'probs')
-    return compute_image_scores(probs.T, labels, background=background)
+    contract = Contract('probs', takes_several_labels=False)
+    rows = contract.read(probs[None], labels[None]).valid_rows()
+    check_probabilities(rows.probs.T, 'probs')  # One class is here no class of two.
+    return compute_image_scores(rows.probs.T, rows.labels, background=background)
 
 
 def compute_image_scores(
@@ -170,16 +170,20 @@ def image_risks(
         background: The class that is no object; None if every class is one.
         ignore_index: Label of the pixels that are not valid; None for none.
     """
-    predicted, labels = mark_masked(predicted, labels)
+    predicted, labels, valid = as_tensors('predicted', predicted, labels)
     predicted = as_integers('predicted', predicted).flatten()
     labels = as_integers('labels', labels).flatten()
     if predicted.shape != labels.shape:
         raise ValueError(
             f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'
         )
-    valid = valid_labels(labels, ignore_index)
-    predicted = predicted[valid]
-    labels = labels[valid]
+    is_valid = torch.ones_like(labels, dtype=torch.bool)
+    if valid is not None:
+        is_valid &= valid.flatten()
+    if ignore_index is not None:
+        is_valid &= labels != ignore_index
+    predicted = predicted[is_valid]
+    labels = labels[is_valid]
     if not len(labels):
         return dict.fromkeys(RISKS, float('nan'))
     num_classes = int(torch.stack([predicted.max(), labels.max()]).max()) + 1

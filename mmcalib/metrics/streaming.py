@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,22 +28,10 @@ from mmcalib.metrics.unit_tables import (
     tables_by_image,
 )
 from mmcalib.options import check_choice, check_integer, suggests_arguments
-from mmcalib.predictions.arrays import (
-    Array,
-    as_tensor,
-    check_floats,
-    check_not_exchanged,
-    mark_masked,
-)
+from mmcalib.predictions.arrays import Array, as_tensors, check_floats, check_not_exchanged
+from mmcalib.predictions.contract import Contract
 from mmcalib.predictions.groups import group_numbers
-from mmcalib.predictions.image_predictions import (
-    ImagePredictions,
-    concatenate,
-    predictions_from_logits,
-)
-from mmcalib.predictions.labels import check_class_axis, is_one_hot
-from mmcalib.predictions.loader_checks import OutputCheck
-from mmcalib.predictions.model_logits import check_logits
+from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 from mmcalib.predictions.ranks import (
     gather_objects,
     gather_one_process,
@@ -144,13 +132,10 @@ class StreamingMetrics:
         # cost 0.4 ms each. For an interval all wait: tables of each image and label are larger.
         self._waiting: list[ImagePredictions] = []
         self._label_streams: list[StreamingMetrics] = []
-        self._num_images = 0
-        self._class_axis_is_known = False
-        self._outputs = OutputCheck()
-        # The kind of all batches so far, such as '10 classes'; None before the first.
-        self._kind: str | None = None
-        # Whether all of several labels so far are one-hot; None without any.
-        self._is_one_hot: bool | None = None
+        self._contract = self._new_contract()
+
+    def _new_contract(self) -> Contract:
+        return Contract(door='stream', ignore_index=self.ignore_index)
 
     def _take_names(self, names: list[str]) -> None:
         """Take the names of the metrics, and what they require."""
@@ -171,29 +156,17 @@ class StreamingMetrics:
                 before has shown, labels out of range, or another kind or number of classes
                 than in the batches before.
         """
-        _, labels = mark_masked((), labels)
-        logits = as_tensor('logits', logits)
-        labels = as_tensor('labels', labels).to(logits.device)
+        logits, labels, valid = as_tensors('logits', logits, labels)
         check_not_exchanged('logits', logits, 'labels', labels)
         check_floats('logits', logits)
-        if logits.ndim == 1:
-            logits = logits[:, None]
-        if logits.ndim > 2 and not self._class_axis_is_known:
-            check_class_axis(logits)
-            self._class_axis_is_known = True
-        logits, labels = check_logits(logits, labels, self.ignore_index)
-        batch = predictions_from_logits(logits, labels, ignore_index=self.ignore_index)
+        batch = self._contract.read(logits, labels, valid=valid)
+        self._contract.note(batch)
         rank, world_size = self._rank_and_world_size()
-        positions = self._num_images + torch.arange(len(labels), device='cpu')
-        images = rank + world_size * positions
+        images = rank + world_size * batch.images
         batch = batch.with_images(images)
         if self.size is not None:
             batch = batch.select(images < self.size)
         self.add(batch)
-        self._num_images += len(labels)
-        self._outputs.add(logits, labels)
-        if batch.several_labels and labels.numel():
-            self._is_one_hot = self._is_one_hot is not False and is_one_hot(labels)
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """Return the rank of this process and the number of processes that read the images."""
@@ -207,7 +180,6 @@ class StreamingMetrics:
             raise UserError(
                 f'protocol={self.protocol_name!r} is for maps, not for rows: leave it out'
             )
-        self._kind = common_kind([self._kind, kind_text(predictions)])
         if predictions.several_labels and self.per_label:
             # A copy, since the caller may write into its own arrays.
             self._waiting.append(concatenate([predictions]).cpu())
@@ -278,11 +250,7 @@ class StreamingMetrics:
             'options': self._options(),
             'rank_and_world_size': [*self._rank_and_world_size()],
             'names': self.names,
-            'kind': self._kind,
-            'num_images': self._num_images,
-            'class_axis_is_known': self._class_axis_is_known,
-            'is_one_hot': self._is_one_hot,
-            'outputs': self._outputs.state_dict(),
+            'contract': self._contract.state_dict(),
             'tally': self._tally.state_dict(),
             'image_tables': image_tables,
             'waiting': waiting,
@@ -325,7 +293,6 @@ class StreamingMetrics:
             )
         state = other.state_dict()
         self._check_state(state)
-        common_kind([self._kind, state['kind']])
         self._add_state(state)
 
     def _options(self) -> dict[str, Any]:
@@ -363,7 +330,7 @@ class StreamingMetrics:
                     'create both with the same options'
                 )
         ranks = [*self._rank_and_world_size()]
-        if state['num_images'] and state['rank_and_world_size'] != ranks:
+        if state['contract']['num_images'] and state['rank_and_world_size'] != ranks:
             rank, world_size = state['rank_and_world_size']
             raise UserError(
                 f'the other stream is that of rank {rank} of {world_size}, and this one of rank '
@@ -373,16 +340,10 @@ class StreamingMetrics:
     def _add_state(self, state: Mapping[str, Any]) -> None:
         """Add the predictions of a checked state, whose images follow those of this stream."""
         _, world_size = self._rank_and_world_size()
-        first_image = world_size * self._num_images
+        first_image = world_size * self._contract.num_images
+        self._contract.merge(state['contract'])
         # Both are default metrics, or those of two classes too.
         self._take_names(max(self.names, state['names'], key=len))
-        self._kind = common_kind([self._kind, state['kind']])
-        self._class_axis_is_known |= state['class_axis_is_known']
-        if self._is_one_hot is None:
-            self._is_one_hot = state['is_one_hot']
-        elif state['is_one_hot'] is not None:
-            self._is_one_hot &= state['is_one_hot']
-        self._outputs.merge_state(state['outputs'])
         self._tally.add_state(state['tally'])
         if state['image_tables']:
             images, *tables = own_storage(state['image_tables'])
@@ -395,7 +356,6 @@ class StreamingMetrics:
             label_streams = self._streams_of_labels(len(label_states))
             for stream, label_state in zip(label_streams, label_states, strict=True):
                 stream._add_state(label_state)
-        self._num_images += state['num_images']
 
     def compute(self, groups: Sequence[Hashable] | None = None) -> Values:
         """Return the metrics of all predictions so far, of all ranks.
@@ -414,22 +374,19 @@ class StreamingMetrics:
         """
         if self.interval is None and self._waiting:
             self._count_waiting()
-        ranks = self.gather((self._kind, self._is_one_hot, self._outputs, self._tally.limit.count))
-        common_kind(kind for kind, *_ in ranks)
-        self._tally.limit.round_beyond(sum(count for *_, count in ranks))
-        needs_numbers = self._num_images > 0 and (self.size is not None or self.keep_images)
+        ranks = self.gather((self._contract.state_dict(), self._tally.limit.count))
+        shown_by_all = self._new_contract()
+        for shown_by_rank, _ in ranks:
+            shown_by_all.merge(shown_by_rank)
+        self._tally.limit.round_beyond(sum(count for _, count in ranks))
+        has_images = self._contract.num_images > 0
+        needs_numbers = has_images and (self.size is not None or self.keep_images)
         if len(ranks) > 1 and self.gather is not gather_objects and needs_numbers:
             raise UserError(
                 f'gather returns the values of {len(ranks)} processes, whose images are not '
                 'numbered: leave gather out, or size and interval'
             )
-        is_one_hot = [one_hot for _, one_hot, *_ in ranks if one_hot is not None]
-        if is_one_hot and all(is_one_hot):
-            raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
-        all_outputs = OutputCheck()
-        for *_, outputs, _ in ranks:
-            all_outputs.merge(outputs)
-        all_outputs.finish(refuse=False)
+        shown_by_all.finish(refuses_sigmoids=False)
         shares = [stream._share() for stream in (self, *self._label_streams)]
         waiting_by_rank, shares_by_rank = zip(*self.gather((self._waiting, shares)), strict=True)
         waiting = [part for parts in waiting_by_rank for part in parts]
@@ -578,30 +535,6 @@ class StreamingMetrics:
             num_units=numbers.pop() if len(numbers) == 1 else None,
             by_label=values_by_label,
         )
-
-
-def kind_text(predictions: ImagePredictions) -> str:
-    """Return what predictions have, such as ``'maps of 21 classes'``."""
-    if predictions.several_labels:
-        return f'{predictions.predicted.shape[1]} labels'
-    text = f'{predictions.num_classes} classes'
-    if predictions.scores.shape[1] == 1:
-        text = 'one sigmoid'
-    return f'maps of {text}' if predictions.are_maps else text
-
-
-def common_kind(kinds: Iterable[str | None]) -> str | None:
-    """Return the kind that all predictions have, None without any, or raise a UserError.
-
-    It prevents a wrong number: one sum would be of the predictions of several models.
-    """
-    distinct = [*dict.fromkeys(kind for kind in kinds if kind is not None)]
-    if len(distinct) > 1:
-        raise UserError(
-            f'some batches have {distinct[0]}, and others {distinct[1]}: take a StreamingMetrics '
-            'for each model'
-        )
-    return distinct[0] if distinct else None
 
 
 def mean_without_nan(values: np.ndarray) -> float:

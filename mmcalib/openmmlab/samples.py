@@ -10,6 +10,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmcalib.errors import UserError
+from mmcalib.misfits import Row, add_rows, always, refuse
 from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
 from mmcalib.tensors import (
     SUM_TOLERANCE,
@@ -25,8 +26,33 @@ from mmcalib.tensors import (
 Sample = Mapping | BaseDataElement
 IGNORE_INDEX = 255  # the label that mmseg's data sets and heads ignore by default
 BACKGROUND_NAME = 'background'  # the name of the class that is no object
-LABELS_HINT = "check the dataset's classes, or the metric's ignore_index or ood_index"
-SEVERAL_LABELS_HINT = 'for a head that predicts each class by a sigmoid, set several_labels=True'
+SEVERAL_LABELS = 'for a head that predicts each class by a sigmoid, set several_labels=True'
+
+SAMPLES = ('samples',)
+add_rows(
+    Row(
+        'classes of a data set',
+        'class',
+        lambda misfit: not misfit.start_at_one,
+        "Check the dataset's classes, or the metric's ignore_index or ood_index",
+        SAMPLES,
+    ),
+    Row(
+        'scores of sigmoids',
+        'sum',
+        always,
+        f'give the softmax over all classes; {SEVERAL_LABELS}',
+        SAMPLES,
+    ),
+    Row('several labels of a sample', 'one label', always, SEVERAL_LABELS, SAMPLES),
+    Row(
+        'size of a mask',
+        'size',
+        always,
+        'in the test pipeline LoadAnnotations must come after Resize, or AtInputSize after both',
+        SAMPLES,
+    ),
+)
 
 
 def read_samples(
@@ -145,7 +171,7 @@ def mask_labels(
         not_a_class = is_ignored | is_ood
         labels = labels.masked_fill(is_ood, num_classes)
     # Filling takes a third of the time of selecting.
-    check_labels(mask.masked_fill(not_a_class, 0), num_classes, name=name, hint=LABELS_HINT)
+    check_labels(mask.masked_fill(not_a_class, 0), num_classes, name=name, door='samples')
     return labels.masked_fill(is_ignored, IGNORED)[None]
 
 
@@ -157,7 +183,9 @@ def read_classes(
     labels = []
     for sample, name in zip(samples, names, strict=True):
         probs = read_class_scores(sample, name).cpu()
-        check_class_probabilities(probs, name)
+        field_name = f'pred_score of {name}'
+        check_finite(probs, field_name)
+        check_probabilities(at_least_single(probs)[:, None], field_name, door='samples')
         rows.append(probs)
         if labelled:
             labels.append(class_label(sample, name, len(probs), ood_index))
@@ -171,31 +199,17 @@ def read_classes(
     )
 
 
-def check_class_probabilities(probs: Tensor, name: str) -> None:
-    """Raise a ValueError for ``(K,)`` scores that are not those of a softmax."""
-    field_name = f'pred_score of {name}'
-    check_finite(probs, field_name)
-    try:
-        check_probabilities(at_least_single(probs)[:, None], field_name)
-    except ValueError as error:
-        if abs(probs.double().sum() - 1) <= SUM_TOLERANCE:
-            raise
-        raise UserError(f'{error}; {SEVERAL_LABELS_HINT}') from None
-
-
 def class_label(sample: Sample, name: str, num_classes: int, ood_index: int | None) -> Tensor:
     """Return the ``(1,)`` int64 label of a classified image on the CPU; K and more if it is OOD."""
     label = require_field(sample, 'gt_label', name)
     if label.numel() != 1:
-        raise UserError(
-            f'{name} needs one gt_label, the class of a softmax; got {label.tolist()}: '
-            f'{SEVERAL_LABELS_HINT}'
-        )
+        fact = f'{name} needs one gt_label, the class of a softmax; got {label.tolist()}'
+        refuse('one label', fact, door='samples')
     label = label.long().reshape(1).cpu()
     if ood_index is not None and (label < 0 or label == ood_index):
         ood_set = (-label).clamp(min=1)
         return num_classes - 1 + ood_set
-    check_labels(label, num_classes, name=name, hint=LABELS_HINT)
+    check_labels(label, num_classes, name=name, door='samples')
     return label
 
 
@@ -235,7 +249,7 @@ def label_set(sample: Sample, name: str, num_labels: int) -> Tensor:
     scores = read_field(sample, 'gt_score')
     if scores is None:
         present = require_field(sample, 'gt_label', name).cpu().long()
-        check_labels(present, num_labels, name=name, hint=LABELS_HINT)
+        check_labels(present, num_labels, name=name, door='samples')
         return one_hot(present, num_labels)
     scores = scores.cpu()
     return torch.where(scores < 0, IGNORED, (scores > 0.5).long())
@@ -321,11 +335,11 @@ def check_mask(mask: Tensor, name: str) -> None:
 
 
 def check_same_size(scores: Tensor, predicted: Tensor, labels: Tensor, name: str) -> None:
-    """Raise a UserError for scores or predicted classes of another size than the labels."""
+    """Refuse scores or predicted classes of another size than the labels."""
     for values in (predicted, scores):
         if values.shape[-2:] != labels.shape:
-            raise UserError(
+            fact = (
                 f'the prediction of {name} has the size {tuple(values.shape[-2:])}, gt_sem_seg '
-                f'{tuple(labels.shape)}: in the test pipeline LoadAnnotations must come after '
-                'Resize, or AtInputSize after both'
+                f'{tuple(labels.shape)}'
             )
+            refuse('size', fact, door='samples')

@@ -13,7 +13,7 @@ from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
 from mmcalib.posthoc.binary import BetaScaler, PlattScaler
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.arrays import Array, as_floats, as_tensor
-from mmcalib.predictions.from_arrays import check_class_probabilities
+from mmcalib.tensors import check_probabilities, check_range
 
 # A temperature is shifted as a scaling by vector or platt.
 WITH_SHIFT = (TemperatureScaler, VectorScaler, MatrixScaler, PlattScaler, BetaScaler)
@@ -134,7 +134,10 @@ def class_rows(probs: Array) -> Tensor:
         raise UserError(f'probs have no prediction, got the shape {tuple(values.shape)}')
     if values.ndim == 1:
         values = values[:, None]
-    check_class_probabilities(values, torch.ones_like(values[:, 0], dtype=torch.bool))
+    if values.shape[1] == 1:
+        check_range(values, 'probs')
+    else:
+        check_probabilities(values.movedim(1, 0), 'probs')
     rows = values.movedim(1, -1).flatten(0, -2)
     if rows.shape[1] == 1:
         return torch.cat([1 - rows, rows], dim=1)

@@ -14,47 +14,46 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.posthoc.logits import gaps_to_top, top_class
-from mmcalib.predictions.arrays import as_tensor, valid_labels
+from mmcalib.posthoc.logits import gaps_to_top
+from mmcalib.predictions.arrays import as_tensor
+from mmcalib.predictions.contract import Contract, check_no_shares
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.labels import (
-    check_class_axis,
-    check_no_shares,
-    labelled_rows,
-    without_class_axis,
-)
-from mmcalib.tensors import check_softmax_logits, on_float64_device
 
 # Parts of so many logits fit a cache: a temperature of 200,000 × 21 takes 0.55 s, in one part 1.2.
 PART_VALUES = 250_000
 
 
 def read_rows(
-    logits: Any, labels: Any, groups: Any = None, ignore_index: int | None = None
+    logits: Any,
+    labels: Any,
+    groups: Any = None,
+    ignore_index: int | None = None,
+    valid: Tensor | None = None,
 ) -> ImagePredictions:
     """Return the valid predictions in arrays, see :meth:`mmcalib.posthoc.LogitScaler.fit`."""
-    logits = on_float64_device(as_tensor('logits', logits))
     labels = as_tensor('labels', labels)
     check_no_shares(labels)
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
-    labels = without_class_axis(logits, labels.long().to(logits.device))
-    check_class_axis(logits)
-    row_logits, row_labels = labelled_rows('logits', logits, labels, ignore_index)
-    if row_logits.is_inference():  # Autograd does not take tensors of inference mode.
-        row_logits = row_logits.clone()
-    if row_labels.is_inference():
-        row_labels = row_labels.clone()
-    group_index = read_groups(groups, labels)[valid_labels(labels, ignore_index)]
-    if not row_logits.numel():
-        raise UserError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
-    check_softmax_logits(row_logits, 'logits', class_axis=1, labels=row_labels)
-    return ImagePredictions(
-        predicted=top_class(row_logits),
-        logits=row_logits,
-        labels=row_labels,
-        images=group_index.cpu(),
-    )
+    contract = Contract(door='fit', ignore_index=ignore_index, takes_several_labels=False)
+    predictions = contract.read(as_tensor('logits', logits), labels, valid=valid)
+    columns = {
+        'predicted': predictions.predicted.flatten(),
+        'logits': predictions.logits.movedim(1, -1).flatten(0, -2),
+        'labels': predictions.labels.flatten(),
+        'images': read_groups(groups, predictions.labels).flatten(),
+    }
+    valid = columns['labels'] >= 0
+    for name, values in columns.items():
+        if not valid.all():
+            columns[name] = values[valid]
+        elif values.is_inference():  # Autograd does not take tensors of inference mode.
+            columns[name] = values.clone()
+    if not columns['logits'].numel():
+        raise UserError(
+            f'there is nothing to fit: no prediction of {tuple(predictions.logits.shape)} counts'
+        )
+    return ImagePredictions(**columns)
 
 
 def read_groups(groups: Any, labels: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from mmcalib.posthoc.logits import (
 from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.minimize import minimize_sum
 from mmcalib.posthoc.temperature_search import best_temperature
-from mmcalib.predictions.arrays import as_tensor, mark_masked
+from mmcalib.predictions.arrays import as_tensor, as_tensors
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.tensors import at_least_single, on_float64_device
 from mmcalib.version import __version__
@@ -174,12 +174,11 @@ class LogitScaler(BaseEstimator):
                 fit, the method does not take such a head or masked classes, or the data leave the
                 scaling undetermined.
         """
-        logits, labels = mark_masked(logits, labels)
+        values, labels, valid = as_tensors('logits', logits, labels)
         # The likelihood needs gradients, also where a caller has turned them off.
         with torch.inference_mode(False), torch.enable_grad():
-            values = as_tensor('logits', logits)
             self.check_head(values[:, None] if values.ndim == 1 else values)
-            rows = read_rows(values, labels, groups, ignore_index)
+            rows = read_rows(values, labels, groups, ignore_index, valid)
             warn_if_probabilities(rows.logits)
             return self.fit_rows(rows)
 
@@ -377,11 +376,11 @@ class LogitScaler(BaseEstimator):
         Raises:
             ValueError: For confidences outside [0, 1], and as :meth:`fit` does.
         """
-        conf, correct = mark_masked(conf, correct)
+        conf, correct, valid = as_tensors('conf', conf, correct, 'correct')
         # The log-odds are computed here, so unlike in fit() they cannot be probabilities.
         with torch.inference_mode(False), torch.enable_grad():
             odds = confidence_log_odds(conf, self.least_conf)
-            return self.fit_confidence_rows(read_rows(odds, correct, groups))
+            return self.fit_confidence_rows(read_rows(odds, correct, groups, valid=valid))
 
     def fit_confidence_rows(self, rows: ImagePredictions) -> LogitScaler:
         """Learn the scaling from rows whose one logit is the log-odds of a confidence."""

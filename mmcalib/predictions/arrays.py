@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +11,6 @@ from torch import Tensor
 from mmcalib.predictions.model_inputs import model_remedy
 
 Array = np.ndarray | Tensor | Sequence
-# This label stands for one that numpy masks: it is no class, and nobody would ignore it.
-MASKED = -(2**63)
 
 
 def split_mask(values: Array) -> tuple[Array, np.ndarray | None]:
@@ -43,47 +40,30 @@ def _stack_masked(values: Sequence) -> Array:
     return np.ma.array(np.array(numbers), mask=np.array(masks))
 
 
-def mark_masked(values: Array, labels: Array) -> tuple[Array, Array]:
-    """Return values and labels without masks of numpy; the label is `MASKED` if either was masked.
+def as_tensors(
+    name: str, values: Array, labels: Array, label_name: str = 'labels'
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return values and labels as tensors, and the mask of what numpy does not mask; None for all.
 
     It prevents a wrong number: numpy drops the mask of an array that becomes a tensor.
 
     Args:
+        name: The name of the values in errors.
         values: ``(N, K)`` or ``(N, K, *)``; or of the labels' own shape.
         labels: ``(N,)`` or ``(N, *)``.
+        label_name: The name of the labels in errors.
     """
     values, value_mask = split_mask(values)
     labels, mask = split_mask(labels)
+    values = as_tensor(name, values)
+    labels = as_tensor(label_name, labels)
     if value_mask is not None:
-        if np.shape(labels) != value_mask.shape and value_mask.ndim > 1:
+        if labels.shape != value_mask.shape and value_mask.ndim > 1:
             value_mask = value_mask.any(axis=1)
-        if math.prod(np.shape(labels)) != value_mask.size:
-            return values, labels  # A later check of their shapes raises an error.
-        value_mask = value_mask.reshape(np.shape(labels))
-        mask = value_mask if mask is None else mask | value_mask
-    if mask is None:
-        return values, labels
-    labels = as_tensor('labels', labels)
-    labels = labels.double() if labels.is_floating_point() else labels.long()
-    return values, labels.masked_fill(torch.from_numpy(mask).to(labels.device), MASKED)
-
-
-def is_masked(labels: Tensor) -> Tensor:
-    """Return where numpy masks a label.
-
-    Labels of other types than int64 and float64 cannot hold the mark, which would be 0 in them.
-    """
-    if labels.dtype not in (torch.int64, torch.float64):
-        return torch.zeros_like(labels, dtype=torch.bool)
-    return labels == MASKED
-
-
-def valid_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
-    """Return the mask of the labels that are neither ignored nor masked by numpy."""
-    valid = ~is_masked(labels)
-    if ignore_index is None:
-        return valid
-    return valid & (labels != ignore_index)
+        if labels.numel() == value_mask.size:  # Otherwise a check of the shapes refuses both.
+            value_mask = value_mask.reshape(labels.shape)
+            mask = value_mask if mask is None else mask | value_mask
+    return values, labels, None if mask is None else torch.from_numpy(~mask)
 
 
 def as_tensor(name: str, values: Array) -> Tensor:
@@ -209,7 +189,7 @@ def as_integers(name: str, values: Array) -> Tensor:
                 f'{name} must be integers, got {_dtype_name(tensor)} such as {fraction:g}: give '
                 'the classes, and scores before them'
             )
-        remedy = f'{name}.long()' if torch.is_tensor(values) else f'np.asarray({name}).astype(int)'
+        remedy = f'{name}.long(), or {name}.astype(int) of an array'
         if is_boolean:
             remedy += ', or conf=… and correct=… for what came true'
         raise TypeError(f'{name} must be integers, got {_dtype_name(tensor)}: give {remedy}')

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.predictions.arrays import as_tensor, mark_masked
+from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.model_inputs import (
     INPUT_KEYS,
     NO_INPUT_WORDS,
@@ -68,7 +68,7 @@ def check_is_loader(loader: Iterable) -> None:
 
 def split_batch(
     batch: Any, signature: Signature, unpack: Unpack | None = None
-) -> tuple[Inputs, Tensor]:
+) -> tuple[Inputs, Array]:
     """Return the inputs and the labels of a batch.
 
     Args:
@@ -87,13 +87,13 @@ def split_batch(
         batch = batch[0]  # DALI gives a list of a dict for each of its pipelines.
     if isinstance(batch, Mapping):
         key = _label_key(batch, signature)
-        labels = _read_labels(batch[key])
+        labels = _check_are_several(batch[key])
         entries = _without(batch, key)
         return inputs_from_entries(entries, signature, 'b', f'b[{key!r}]'), labels
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         _raise_no_batch(batch, _batch_remedy(batch, signature))
     inputs, labels = batch
-    labels = _read_labels(labels)
+    _check_are_several(labels)
     if isinstance(inputs, Mapping):
         return inputs_from_entries(inputs, signature, 'b[0]', 'b[1]'), labels
     if isinstance(inputs, (tuple, list)):
@@ -235,11 +235,12 @@ def _without(batch: Mapping[Any, Any], *left_out: Hashable) -> dict[Any, Any]:
     return {key: value for key, value in batch.items() if key not in left_out}
 
 
-def _read_labels(labels: Any) -> Tensor:
-    """Return labels as a tensor, which marks those that numpy masks."""
-    _, labels = mark_masked((), labels)
-    labels = as_tensor('labels', labels)
-    if not labels.ndim:  # A model would fail for the input of one image, with an error of its own.
+def _check_are_several(labels: Any) -> Array:
+    """Return labels; refuse a single one.
+
+    A model would fail for the input of one image, with an error of its own.
+    """
+    if not getattr(labels, 'ndim', not isinstance(labels, (int, float))):
         raise UserError(
             'a batch has a single label, as the samples of a data set have: give batches, as '
             'DataLoader(samples, batch_size=64)'

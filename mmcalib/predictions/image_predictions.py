@@ -86,6 +86,16 @@ class ImagePredictions:
         return self.are_of_sigmoid or (self.scores.shape[1] == 2 and not self.several_labels)
 
     @property
+    def kind(self) -> str:
+        """The kind that all batches of a model have, such as ``'maps of 21 classes'``."""
+        if self.several_labels:
+            return f'{self.predicted.shape[1]} labels'
+        text = f'{self.num_classes} classes'
+        if self.scores.shape[1] == 1:
+            text = 'one sigmoid'
+        return f'maps of {text}' if self.are_maps else text
+
+    @property
     def valid(self) -> Tensor:
         """The ``(N, *)`` mask of the predictions that count."""
         return self.labels >= 0
@@ -194,64 +204,6 @@ def concatenate(parts: Sequence[ImagePredictions]) -> ImagePredictions:
     return replace(parts[0], **tensors)
 
 
-def predictions_from_logits(
-    logits: Tensor,
-    labels: Tensor | None,
-    *,
-    ignore_index: int | None = None,
-    first_image: int = 0,
-    threshold: float = 0.5,
-) -> ImagePredictions:
-    """Return the predictions of checked logits ``(N, K, *)`` with labels ``(N, *)``.
-
-    Labels ``(N, L)`` beside logits ``(N, L)`` are L labels of an image, each there or not.
-
-    Args:
-        logits: Logits of a softmax, or of a sigmoid if K = 1.
-        labels: True classes; None for images without labels.
-        ignore_index: The label of predictions that are not valid.
-        first_image: The index of the first image in the data.
-        threshold: The probability above which a sigmoid predicts its class.
-    """
-    several_labels = labels is not None and logits.ndim == 2 and labels.shape == logits.shape
-    if several_labels:
-        logits = logits[:, None]
-    scores = at_least_single(logits).sigmoid() if logits.shape[1] == 1 else logits
-    return ImagePredictions(
-        predicted=predicted_classes(scores, threshold),
-        logits=logits,
-        labels=mask_ignored(labels, ignore_index),
-        images=torch.arange(first_image, first_image + len(logits), device='cpu'),
-        several_labels=several_labels,
-    )
-
-
-def predictions_from_probabilities(
-    probs: Tensor,
-    labels: Tensor,
-    *,
-    ignore_index: int | None = None,
-    several_labels: bool = False,
-) -> ImagePredictions:
-    """Return the predictions of checked probabilities ``(N, K, *)``.
-
-    Args:
-        probs: Probabilities; ``(N,)`` for the probability of class 1 of two.
-        labels: ``(N, *)`` true classes.
-        ignore_index: The label of predictions that are not valid.
-        several_labels: Whether `probs` and `labels` are ``(N, L)``, of L labels.
-    """
-    if several_labels or probs.ndim == 1:
-        probs = probs[:, None]
-    return ImagePredictions(
-        predicted=predicted_classes(probs, threshold=0.5),
-        probs=probs,
-        labels=mask_ignored(labels, ignore_index),
-        images=torch.arange(len(labels), device='cpu'),
-        several_labels=several_labels,
-    )
-
-
 def predictions_from_confidences(conf: Tensor, correct: Tensor) -> ImagePredictions:
     """Return bare confidences ``(N, *)`` as the predictions of a head for "is right".
 
@@ -265,30 +217,3 @@ def predictions_from_confidences(conf: Tensor, correct: Tensor) -> ImagePredicti
         are_bare_confidences=True,
         images=torch.arange(len(conf), device='cpu'),
     )
-
-
-def predicted_classes(scores: Tensor, threshold: float) -> Tensor:
-    """Return the ``(N, *)`` predicted classes of scores ``(N, K, *)``.
-
-    Args:
-        scores: Probabilities or logits; with K = 1 the probability of class 1.
-        threshold: The probability above which class 1 of two is predicted.
-    """
-    if scores.shape[1] > 1:
-        return highest_class(scores)
-    return (scores[:, 0] > threshold).long()
-
-
-def highest_class(scores: Tensor) -> Tensor:
-    """Return the ``(N, *)`` class of the highest of the scores ``(N, K, *)``, the first of equals.
-
-    ``max`` takes a third of the time of ``argmax`` on maps, and half of it on rows.
-    """
-    return scores.max(dim=1).indices
-
-
-def mask_ignored(labels: Tensor | None, ignore_index: int | None) -> Tensor | None:
-    """Return labels in which the ignored ones are -1."""
-    if labels is None or ignore_index is None:
-        return labels
-    return labels.masked_fill(labels == ignore_index, IGNORED)

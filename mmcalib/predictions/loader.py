@@ -19,22 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
-from mmcalib.options import check_ignore_index
+from mmcalib.predictions.arrays import Array, as_tensors
 from mmcalib.predictions.batches import Unpack, check_is_loader, split_batch
+from mmcalib.predictions.contract import Contract
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatches
-from mmcalib.predictions.labels import check_class_axis
-from mmcalib.predictions.loader_checks import LoaderChecks
 from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signature, run_model
-from mmcalib.predictions.model_logits import Logits, check_logits, find_logits
+from mmcalib.predictions.model_logits import Logits, find_logits
 from mmcalib.predictions.progress import progress
 from mmcalib.predictions.ranks import check_reads_all
-from mmcalib.tensors import unchanged_randomness
-
-CLASS_AXIS_REMEDY = (
-    'give logits=lambda output: output.movedim(-1, 1) if it is the last, or '
-    'logits=lambda output: output if it is the second (with .logits for an output that has '
-    'them)'
-)
+from mmcalib.tensors import on_float64_device, unchanged_randomness
 
 
 def read_loader(
@@ -47,8 +41,8 @@ def read_loader(
     logits: Logits | None = None,
     ignore_index: int | None = None,
     device: str | torch.device | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the logits and the labels of each batch that is not empty, with a progress bar.
+) -> Iterator[ImagePredictions]:
+    """Yield the predictions of each batch that is not empty, with a progress bar.
 
     Args:
         model: See :func:`reader`.
@@ -57,40 +51,39 @@ def read_loader(
         kept: An object that keeps a few of the batches.
         unpack: See :func:`reader`.
         logits: See :func:`reader`.
-        ignore_index: See :func:`reader`.
+        ignore_index: The label of predictions that are not valid.
         device: See :func:`reader`.
 
     Raises:
-        ValueError: See :func:`reader`; for a loader that gives each process a part of the images,
-            or no batches, as a spent generator; and at its end for labels that are all one-hot,
-            which are of one class rather than several, for probabilities and for outputs of
-            sigmoids.
+        ValueError: See :func:`reader` and :class:`~mmcalib.predictions.contract.Contract`; for a
+            loader that gives each process a part of the images, or no batches, as a spent
+            generator.
     """
     check_is_loader(loader)
     check_reads_all(loader)
-    checks = LoaderChecks(ignore_index)
-    has_checked_class_axis = logits is not None
+    contract = Contract(
+        door='loader', ignore_index=ignore_index, class_axis_is_known=logits is not None
+    )
     with ExitStack() as contexts:
         # A loader draws its order at random, and its transforms may.
         contexts.enter_context(unchanged_randomness())
-        read = contexts.enter_context(
-            reader(model, unpack=unpack, logits=logits, ignore_index=ignore_index, device=device)
-        )
+        read = contexts.enter_context(reader(model, unpack=unpack, logits=logits, device=device))
         if kept is not None:
             contexts.enter_context(kept.watching())
         for batch in progress(loader, text):
             inputs, labels = read.split(batch)
-            batch_logits, labels = read.predict(inputs, labels)
+            batch_logits = read.predict(inputs)
             if not len(batch_logits):
                 continue
-            checks.add(inputs.tokens, batch_logits, labels)
-            if batch_logits.ndim > 2 and not has_checked_class_axis:
-                check_class_axis(batch_logits, remedy=CLASS_AXIS_REMEDY)
-                has_checked_class_axis = True
+            values, labels, valid = as_tensors('logits', batch_logits, labels)
+            predictions = contract.read(values, labels, valid=valid)
+            contract.note(predictions, inputs.tokens)
             if kept is not None:
-                kept.add(batch, batch_logits)
-            yield batch_logits, labels
-    checks.finish()
+                kept.add(batch, values)
+            yield predictions
+    if not contract.num_images:
+        raise UserError('the loader has no batches: a generator can be read only once')
+    contract.finish()
 
 
 @contextmanager
@@ -99,15 +92,13 @@ def reader(
     *,
     unpack: Unpack | None = None,
     logits: Logits | None = None,
-    ignore_index: int | None = None,
     device: str | torch.device | None = None,
 ) -> Iterator[BatchReader]:
-    """Give a function from a batch to its logits ``(N, K, *)`` and labels, both on the device.
+    """Give a function from a batch to its logits ``(N, K, *)``, on the device.
 
-    Labels are int64 ``(N, *)``; of several labels, whose logits are ``(N, L)``, they are ``(N, L)``
-    of 0 and 1. Logits of one class, K = 1, are those of a sigmoid. The model predicts as in
-    evaluation, and a batch the same each time; observers of a quantization record nothing, and
-    afterwards its modes, its device and the random state are as before.
+    Logits of one class, K = 1, are those of a sigmoid. The model predicts as in evaluation, and a
+    batch the same each time; observers of a quantization record nothing, and afterwards its modes,
+    its device and the random state are as before.
 
     Args:
         model: A module, or a function of the inputs.
@@ -115,34 +106,27 @@ def reader(
         logits: A function that takes the logits out of the output, such as
             ``lambda output: output[0]``; None for its ``logits``, its ``['out']``, or the output
             itself.
-        ignore_index: The label of predictions that are not valid.
         device: The device to predict on; None for that of the model.
 
     Raises:
-        ValueError: While reading, for batches whose inputs or labels are not known, labels that are
-            no classes of the logits, and logits that are NaN or infinite; for inputs that are texts
-            or arrays and that the model fails for.
+        ValueError: While reading, for batches whose inputs or labels are not known, and for inputs
+            that are texts or arrays and that the model fails for.
     """
     if logits is not None and not callable(logits):
         raise TypeError(f'logits must be a function of the output, got {logits!r}')
-    if ignore_index is not None:
-        check_ignore_index(ignore_index)
     with _evaluating(model, device) as model_device, _without_observers(model):
-        yield BatchReader(
-            model, forward_signature(model), unpack, logits, ignore_index, model_device
-        )
+        yield BatchReader(model, forward_signature(model), unpack, logits, model_device)
 
 
 @dataclass(frozen=True)
 class BatchReader:
-    """A function from a batch to its logits and labels, see :func:`reader`.
+    """A function from a batch to its logits, see :func:`reader`.
 
     Attributes:
         model: The model, in evaluation mode.
         signature: Its signature.
         unpack: See :func:`reader`.
         logits: See :func:`reader`.
-        ignore_index: See :func:`reader`.
         device: The device to predict on; None if it is unknown.
     """
 
@@ -150,25 +134,24 @@ class BatchReader:
     signature: Signature
     unpack: Unpack | None
     logits: Logits | None
-    ignore_index: int | None
     device: torch.device | None
 
-    def __call__(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return self.predict(*self.split(batch))
+    def __call__(self, batch: Any) -> Tensor:
+        inputs, _ = self.split(batch)
+        return self.predict(inputs)
 
-    def split(self, batch: Any) -> tuple[Inputs, Tensor]:
+    def split(self, batch: Any) -> tuple[Inputs, Array]:
         """Return the inputs and the labels of a batch."""
         return split_batch(batch, self.signature, self.unpack)
 
-    def predict(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the checked logits of inputs, and the labels on their device."""
+    def predict(self, inputs: Inputs) -> Tensor:
+        """Return the logits of inputs, on a device that has float64."""
         is_on_gpu = self.device is not None and self.device.type == 'cuda'
         devices = [self.device] if is_on_gpu else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(0)
             output = run_model(self.model, copy_inputs(inputs, self.device))
-            logits = find_logits(output, self.logits).as_subclass(Tensor)
-        return check_logits(logits, labels.to(logits.device), self.ignore_index)
+            return on_float64_device(find_logits(output, self.logits).as_subclass(Tensor))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The logits in the output of a model, and checks that they and the labels fit each other."""
+"""The logits in the output of a model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.predictions.arrays import is_masked as is_masked_by_numpy
-from mmcalib.predictions.labels import (
-    check_class_labels,
-    check_no_shares,
-    label_shape,
-    misfit_remedy,
-    without_class_axis,
-)
-from mmcalib.tensors import (
-    at_least_single,
-    check_finite,
-    check_softmax_logits,
-    on_float64_device,
-)
+from mmcalib.tensors import at_least_single
 
 LOGIT_KEYS = ('logits', 'out')
 # Takes the logits out of a model's output.
@@ -82,67 +69,3 @@ def _raise_no_logits(values: Any) -> None:
     raise UserError(
         f'logits must be one tensor of floats, (N, K, …), but the model returns {kind}: {remedy}'
     )
-
-
-def check_logits(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
-    """Return logits and labels, int64, that fit each other, on a device that has float64.
-
-    Args:
-        logits: ``(N, K, *)``.
-        labels: ``(N, *)``; ``(N, L)`` beside logits ``(N, L)`` of L labels.
-        ignore_index: The label of predictions that are not valid.
-
-    Raises:
-        UserError: If shapes do not fit, labels are no classes of the logits, or logits are NaN or
-            infinite.
-    """
-    logits = on_float64_device(logits)
-    labels = without_class_axis(logits, labels.as_subclass(Tensor).to(logits.device))
-    several_labels = labels.shape == logits.shape and logits.ndim == 2
-    if not several_labels and labels.shape != label_shape(logits):
-        raise UserError(
-            f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: '
-            f'{_shape_remedy(logits, labels)}'
-        )
-    labels = _whole_labels(labels, ignore_index)
-    valid_labels = labels if ignore_index is None else labels[labels != ignore_index]
-    num_classes = 2 if several_labels else max(logits.shape[1], 2)
-    check_class_labels(valid_labels, num_classes, ignore_index)
-    name = 'the output of the model'
-    if several_labels:
-        check_finite(logits, name)
-        return logits, labels
-    check_softmax_logits(logits, name, class_axis=1, labels=labels, ignore_index=ignore_index)
-    return logits, labels
-
-
-def _whole_labels(labels: Tensor, ignore_index: int | None) -> Tensor:
-    """Return labels as int64, with the ignored one where numpy masks them."""
-    is_masked = is_masked_by_numpy(labels)
-    if is_masked.any():
-        if ignore_index is None:
-            raise UserError('numpy masks some labels: set ignore_index, such as 255, for them')
-        labels = labels.masked_fill(is_masked, ignore_index)
-    if labels.is_floating_point():
-        fractions = labels[labels != labels.round()]  # NaN is among them.
-        if len(fractions):
-            check_no_shares(labels)
-            raise UserError(f'labels must be whole numbers, got {fractions[:5].tolist()}')
-    return labels.long()
-
-
-def _shape_remedy(logits: Tensor, labels: Tensor) -> str:
-    """Return what to do about labels that do not fit logits ``(N, K, *)``."""
-    if not labels.ndim:
-        return 'give batches, as of a DataLoader'
-    if logits.ndim > 2 and labels.shape == logits.shape[:-1]:
-        return (
-            'the classes are the second axis: give logits=lambda output: output.movedim(-1, 1), or '
-            'output.logits.movedim(-1, 1) of an output that has them'
-        )
-    remedy = misfit_remedy(logits, labels, 'logits')
-    if remedy:
-        return remedy
-    if labels.ndim == logits.ndim - 1 and labels.ndim > 2:
-        return f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
-    return 'check the axes of both'

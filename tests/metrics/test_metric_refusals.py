@@ -163,7 +163,7 @@ REFUSED = [
     (
         evaluate_broken,
         (classified, 'gt_label', lambda y: y * 0 + 7),
-        r'outside \[0, 7\): 7\. check',
+        r'outside \[0, 7\): 7\. Check',
     ),
     (
         evaluate_broken,
@@ -222,7 +222,7 @@ REFUSED = [
     (ece, dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
     (ece, dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
-    (ece, dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
+    (ece, dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) do not fit labels \(2,\)'),
     (ece, dict(probs=HALF, labels=[[0, 1]]), r'one-hot: give labels.argmax\(1\)'),
     (ece, dict(probs=[0.5], labels=[True]), 'be integers, got bool: .* conf=… and correct=…'),
     (ece, dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),

@@ -496,4 +496,4 @@ def test_reader_inputs_that_are_one_argument_equal_call(model, inputs):
     labels = torch.arange(len(expected)) % 5
     for batch in ((inputs, labels), {'inputs': inputs, 'label': labels}):
         with reader(model) as read:
-            assert torch.equal(read(batch)[0], expected)
+            assert torch.equal(read(batch), expected)

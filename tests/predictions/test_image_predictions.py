@@ -5,12 +5,11 @@ import itertools
 import pytest
 import torch
 
+from mmcalib.predictions.contract import Contract
 from mmcalib.predictions.image_predictions import (
     class_columns,
     concatenate,
     predictions_from_confidences,
-    predictions_from_logits,
-    predictions_from_probabilities,
 )
 
 
@@ -28,7 +27,9 @@ def random_labels(logits, seed=1):
 def test_valid_rows_any_shape_equal_loop(shape):
     logits = random_logits(*shape)
     labels = random_labels(logits)
-    predictions = predictions_from_logits(logits, labels, ignore_index=255, first_image=10)
+    contract = Contract(ignore_index=255)
+    contract.read(random_logits(10, *shape[1:]), random_labels(random_logits(10, *shape[1:])))
+    predictions = contract.read(logits, labels)
     images = []
     expected_labels = []
     expected_logits = []
@@ -47,7 +48,7 @@ def test_valid_rows_any_shape_equal_loop(shape):
 @pytest.mark.parametrize('shape', [(7, 4), (3, 4, 5, 6), (2, 3, 2, 3, 4)])
 def test_concatenate_maps_of_parts_equals_whole(shape):
     logits = random_logits(*shape)
-    predictions = predictions_from_logits(logits, random_labels(logits), ignore_index=255)
+    predictions = Contract(ignore_index=255).read(logits, random_labels(logits))
     parts = [predictions.select(slice(start, start + 2)) for start in range(0, len(logits), 2)]
     maps = []
     for part in parts:
@@ -61,12 +62,10 @@ def test_concatenate_maps_of_parts_equals_whole(shape):
 def test_split_labels_equals_binary_heads():
     logits = random_logits(6, 3)
     labels = torch.tensor([[0, 1, 255]] * 6)
-    predictions = predictions_from_logits(logits, labels, ignore_index=255)
+    predictions = Contract(ignore_index=255).read(logits, labels)
     assert predictions.several_labels and not predictions.are_maps and predictions.num_classes == 2
     for index, actual in enumerate(predictions.split_labels()):
-        expected = predictions_from_logits(
-            logits[:, index, None], labels[:, index], ignore_index=255
-        )
+        expected = Contract(ignore_index=255).read(logits[:, index, None], labels[:, index])
         for name in ('logits', 'labels', 'predicted', 'images'):
             assert torch.equal(getattr(actual, name), getattr(expected, name))
         assert actual.several_labels is False
@@ -76,13 +75,11 @@ def test_split_labels_equals_binary_heads():
     assert num_valid == [6, 6, 0]
 
 
-def test_predictions_binary_threshold_decides_class():
+def test_contract_binary_half_decides_class():
     probs = torch.tensor([0.2, 0.4, 0.6])
-    logits = torch.logit(probs)[:, None]
     labels = torch.zeros(3, dtype=torch.int64)
-    predictions = predictions_from_logits(logits, labels, threshold=0.3)
-    assert predictions.predicted.tolist() == [0, 1, 1]
-    assert predictions_from_probabilities(probs, labels).predicted.tolist() == [0, 0, 1]
+    assert Contract().read(torch.logit(probs)[:, None], labels).predicted.tolist() == [0, 0, 1]
+    assert Contract('probs').read(probs, labels).predicted.tolist() == [0, 0, 1]
 
 
 def test_predictions_from_confidences_predict_that_each_is_right():
@@ -92,17 +89,16 @@ def test_predictions_from_confidences_predict_that_each_is_right():
     assert (predictions.predicted == predictions.labels).tolist() == [True, False]
 
 
-def test_predictions_from_logits_copy_no_scores():
+def test_contract_copies_no_scores():
     logits = random_logits(1, 4, 5, 6)
-    predictions = predictions_from_logits(logits, None)
+    predictions = Contract().read(logits, torch.zeros(1, 5, 6, dtype=torch.int64))
     assert predictions.logits.data_ptr() == logits.data_ptr()
     assert class_columns(predictions.scores).data_ptr() == logits.data_ptr()
-    assert predictions.labels is None
 
 
 def test_within_pixels_outside_of_region_are_not_valid():
     logits = random_logits(1, 3, 4, 5)
-    predictions = predictions_from_logits(logits, torch.zeros(1, 4, 5, dtype=torch.int64))
+    predictions = Contract().read(logits, torch.zeros(1, 4, 5, dtype=torch.int64))
     region = torch.zeros(1, 4, 5, dtype=torch.bool)
     region[0, 1, 2] = True
     rows = predictions.within(region).valid_rows()

@@ -13,12 +13,22 @@ from torch import nn
 
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
+from mmcalib.misfits import Row, add_rows, always
 from mmcalib.openmmlab.heads import classes_of_head
 from mmcalib.openmmlab.samples import IGNORE_INDEX, check_mask
 from mmcalib.tensors import check_labels
 
 # The keys of the toolboxes' samples that name files.
 FILE_KEYS = ('img_path', 'seg_map_path')
+add_rows(
+    Row(
+        'classes of a file',
+        'class',
+        always,
+        'The model has {num_classes} classes and ignores {ignored}: check the file, or num_classes',
+        ('file',),
+    )
+)
 
 
 class BrokenSamples(Hook):
@@ -142,8 +152,8 @@ class NamingPipeline(Compose):
             wrong,
             self.num_classes,
             name=name,
-            hint=f'The model has {self.num_classes} classes and ignores {ignored}: check the '
-            'file, or num_classes',
+            door='file',
+            ignored=ignored,
         )
 
 

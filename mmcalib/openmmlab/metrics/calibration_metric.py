@@ -31,11 +31,8 @@ from mmcalib.openmmlab.same_data import copy_groups
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
-from mmcalib.predictions.image_predictions import (
-    IGNORED,
-    ImagePredictions,
-    predictions_from_probabilities,
-)
+from mmcalib.predictions.contract import Contract
+from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
 from mmcalib.predictions.objects import describe_objects, find_map_objects, object_ious
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
@@ -267,7 +264,7 @@ class CalibrationMetric(ListMetric):
     ) -> tuple[Counts, dict[str, Tensor]]:
         """Return the counts of all classified images, and the tables of each image."""
         scores, labels = zip(*results, strict=True)
-        predictions = predictions_from_probabilities(
+        predictions = Contract('probs').read(
             torch.from_numpy(np.stack(scores)), torch.tensor(labels, device='cpu')
         )
         required = self._required_statistics(predictions.num_classes)
