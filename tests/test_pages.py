@@ -143,7 +143,7 @@ def test_quote_results_names_the_version_of_each_row(tmp_path):
     page = tmp_path / 'page.md'
     source = '<!-- file: {} --> 1.00 |'
     rows = [f'| {source.format(label)}' for label in ('new', 'old', 'older')]
-    page.write_text('\n'.join(['| ECE |', '|---|', *rows, '', '<!-- versions --> ?']))
+    page.write_text('\n'.join(['| ECE |', '|---|', *rows, '', '<!-- versions -->', '?']))
     namespace = runpy.run_path(str(ROOT / 'tools/maintenance/quote_results.py'))
 
     def run(version):

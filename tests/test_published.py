@@ -10,7 +10,7 @@ from commands import ROOT, run_in_process
 import mmcalib
 
 NUM_IMAGES = 600
-PAGE = 'Before.\n\n<!-- table: networks -->\n\nold\n\n<!-- end -->\n\n<!-- version --> ?\n'
+PAGE = 'Before.\n\n<!-- table: networks -->\n\nold\n\n<!-- end -->\n\n<!-- version -->\n?\n'
 
 
 @pytest.fixture

@@ -106,8 +106,8 @@ def main():
     page = args.out / 'published.md'
     if page.exists():
         text = replace_tables(page.read_text(encoding='utf-8'), tables)
-        note = f'<!-- version --> Measured with {measured["version"]}.'
-        page.write_text(re.sub('<!-- version -->.*', note, text), encoding='utf-8')
+        note = f'<!-- version -->\nMeasured with {measured["version"]}.'
+        page.write_text(re.sub('<!-- version -->\n.*', note, text), encoding='utf-8')
     for name, table in tables.items():
         print(f'{name}\n\n{table.write()}\n')
     print(f'{measured["seconds"]} s; written to {args.out}')

@@ -2,7 +2,7 @@
 
 A comment in a row of a table names the source of its numbers: <!-- digits: CE --> is the row CE of
 digits.json, for the numbers to its right, up to the next comment. The headings name the metrics.
-The line that begins with <!-- versions --> names the versions of mmcalib that measured these rows.
+The line below <!-- versions --> names the versions of mmcalib that measured these rows.
 
 Example: tools/report.py work_dirs/*/digits --out docs/results/digits.json, then this tool
 """
@@ -56,8 +56,8 @@ def quote_page(page, measured):
             headings = line.split('|')
         if headings and SOURCE.search(line):
             lines[number] = '|'.join(quote_cells(line, headings, measured))
-        elif line.startswith(VERSIONS):
-            lines[number] = f'{VERSIONS} Measured with {versions(page, measured)}.'
+        elif line == VERSIONS:
+            lines[number + 1] = f'Measured with {versions(page, measured)}.'
         elif headings and UNSOURCED.search(line):
             raise ValueError(f'say where it was measured: {line}')
     return '\n'.join(lines)
