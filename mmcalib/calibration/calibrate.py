@@ -1,47 +1,37 @@
-"""The steps of every calibration: read, draw, group, refuse, fit, place and measure."""
+"""The calibration of any torch model: read, draw, fit, cross-fit, place and measure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.choose import default_scaler
-from mmcalib.calibration.data_checks import check_determined, logit_information
-from mmcalib.calibration.draw import draw_predictions
-from mmcalib.calibration.effect import measure_effect
-from mmcalib.calibration.fit import Fit, fit_scaling
-from mmcalib.calibration.groups import independent_groups, sort_by_group
+from mmcalib.calibration.before_after import measure_effect
+from mmcalib.calibration.calibrated import Calibrated, result
+from mmcalib.calibration.cross_fit import assign_folds, cross_fit
+from mmcalib.calibration.data_checks import check_determined, check_information
+from mmcalib.calibration.find_layer import find_place
+from mmcalib.calibration.fit import checked_batches, fit_scaling
+from mmcalib.calibration.held_out import draw_held_out
 from mmcalib.calibration.loader_source import LoaderSource
-from mmcalib.calibration.place import OriginalLogits, place, place_on_all_processes, prove
-from mmcalib.calibration.source import Source
+from mmcalib.calibration.prove import OriginalLogits, prove
 from mmcalib.errors import UserError
-from mmcalib.names import AUTO, NUM_SAMPLES
+from mmcalib.names import AUTO
 from mmcalib.options import check_choice, suggests_arguments
-from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
-from mmcalib.posthoc.class_prior import check_class_prior, check_has_shift, shift_class_prior
-from mmcalib.posthoc.masked_classes import check_no_masked_class
+from mmcalib.posthoc.class_prior import check_class_prior
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_copy import copy_model, refused_calls
-from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.predictions.arrays import Array, as_tensor
+from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.groups import group_numbers
-from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.model_inputs import model_remedy
 from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import gather_one_process
-from mmcalib.tensors import MOST_EXAMPLES
 
 
 @suggests_arguments
@@ -134,199 +124,26 @@ def calibrate(
             contexts.enter_context(refused_calls(given_model, model))
         if device is not None:
             model = model.to(device)
-        calibrated = calibrate_source(model, source, method, groups=groups, class_prior=class_prior)
+        with closing(source.read(model, 'Reading logits')) as batches:
+            checked = checked_batches(batches, method, class_prior)
+            data = draw_held_out(checked, source, groups=groups)
+        check_determined(data)
+        check_information(data)
+        folds = assign_folds(data.groups, seed=0)
+        fitted = fit_scaling(data, method, folds, class_prior)
+        scalings = cross_fit(fitted.unshifted, data, folds)
+        placement = find_place(model, fitted.scaler, data, source)
+        effect = measure_effect(
+            [data.draw.rows],
+            scalings,
+            data.groups.of_image,
+            returned_scaler=fitted.scaler,
+            threshold=source.threshold,
+        )
+        calibrated = result(data, fitted, scalings, effect, placement)
         calibrated.model = apply_placement(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
-
-
-def calibrate_source(
-    model: nn.Module,
-    source: Source,
-    method: str | LogitScaler | None,
-    *,
-    groups: Sequence[Hashable] | Tensor | None = None,
-    class_prior: Array | None = None,
-    num_samples: int | None = None,
-    cross_fit: bool | str = True,
-    measure_all: bool = False,
-    find_place: bool = True,
-    needs_information: bool = True,
-    num_bins: int = 15,
-    seed: int = 0,
-) -> Calibrated:
-    """Read, draw, group, refuse, fit, place and measure: what every calibration does.
-
-    All processes have to call it, and all get the same result.
-
-    Args:
-        model: The model, in evaluation mode, which stays as it is.
-        source: Held-out images.
-        method: See :func:`calibrate`.
-        groups: The group of each image in the order of the data; None if every image is one.
-        class_prior: See :func:`calibrate`.
-        num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
-            classified images.
-        cross_fit: Whether each image is scored by a scaling that was fitted without its fold;
-            ``'if cheap'`` to do so only if it takes at most about a minute.
-        measure_all: Whether the metrics are of all predictions, for which maps are read twice, and
-            not of those drawn.
-        find_place: Whether to find the place of the scaling in the model.
-        needs_information: Whether to refuse logits that say nothing about the labels; False for a
-            smoke run, which only shows that all works.
-        num_bins: The number of bins of ECE and AECE.
-        seed: The seed of the draw and of the folds.
-
-    Raises:
-        UserError: For data that determine no scaling, and a method that is not for such a head.
-    """
-    with closing(source.read(model, 'Reading logits')) as batches:
-        first = next(batches)
-        pixels = first.are_maps
-        several_labels = first.several_labels
-        scaler = scaler_for_head(method, first)
-        if class_prior is not None:
-            check_prior_of_head(class_prior, first)
-            if scaler is not None:
-                check_has_shift(scaler)
-        if num_samples is None:
-            num_samples = NUM_SAMPLES if pixels else math.inf
-        all_batches: Iterable[ImagePredictions] = chain([first], batches)
-        if isinstance(scaler, LogitScaler) and not scaler.takes_masked_classes:
-            all_batches = unmasked(all_batches, scaler.method)
-        if measure_all and not pixels:
-            all_batches = list(all_batches)  # Rows are small, so they are kept and not read twice.
-        draw = draw_predictions(all_batches, source, num_samples=num_samples, seed=seed)
-    given_groups = None if groups is None else group_numbers(groups, draw.num_images)
-    independent = independent_groups(draw, source, given_groups, pixels=pixels)
-    draw, independent = sort_by_group(draw, independent)
-    information = logit_information(draw, independent.index)
-    check_determined(draw, information if needs_information else None, pixels=pixels)
-    fit = fit_scaling(
-        draw,
-        independent,
-        scaler,
-        pixels=pixels,
-        cross_fit=cross_fit,
-        shifts_prior=class_prior is not None,
-        seed=seed,
-    )
-    unshifted = fit.scaler
-    if class_prior is not None:
-        fit = shift_fit(fit, class_prior, draw.labels)
-    placement = None
-    if find_place and fit.scaler is not None:
-        original = OriginalLogits(model, source.kept, source.run)
-        placement = place_on_all_processes(
-            partial(place, original, fit.scaler, sigmoids=several_labels), source.gather
-        )
-        source.kept = original.batches
-        # A sampler may repeat images to fill up the share of a process.
-        num_proven = sum(source.gather(original.num_images))
-        placement.num_images = min(num_proven, draw.num_images)
-        source.use_placement(placement)
-    fold_of_image = None
-    if fit.fold_of_group is not None:
-        fold_of_image = fit.fold_of_group[independent.of_image]
-    measured: Iterable[ImagePredictions] = [draw.rows]
-    gather = gather_one_process  # All processes have all that was drawn.
-    if measure_all:
-        measured = source.read(model, 'Before and after') if pixels else all_batches
-        gather = source.gather
-    effect = measure_effect(
-        measured,
-        fit.scalers,
-        fold_of_image,
-        independent.of_image,
-        returned_scaler=fit.scaler,
-        threshold=source.threshold,
-        num_bins=num_bins,
-        gather=gather,
-    )
-    return Calibrated(
-        scaler=fit.scaler,
-        effects={'fitted': effect},
-        num_images=draw.num_images,
-        num_groups=independent.count,
-        population=draw.population,
-        num_fitted=int(draw.rows.valid.sum()),
-        num_folds=fit.num_folds,
-        seed=seed,
-        num_bins=num_bins,
-        groups_are_runs=independent.are_runs,
-        placement=placement,
-        fit_errors=fit.errors,
-        candidates=fit.candidates,
-        information=information,
-        majority=effect.majority,
-        unlabelled=draw.unlabelled or [],
-        class_prior=None if class_prior is None else as_tensor('class_prior', class_prior).tolist(),
-        unshifted=unshifted,
-    )
-
-
-def check_prior_of_head(class_prior: Array, predictions: ImagePredictions) -> None:
-    """Raise a UserError for frequencies that are not of the classes of a head."""
-    if predictions.several_labels:
-        raise UserError(
-            'class_prior is of one label: calibrate each label by itself, with '
-            'logits=lambda output: output[:, i]'
-        )
-    check_class_prior('class_prior', class_prior, num_classes=predictions.num_classes)
-
-
-def shift_fit(fit: Fit, class_prior: Array, labels: Tensor) -> Fit:
-    """Return a fit whose scaling of the model is shifted; those that score predictions stay.
-
-    Args:
-        fit: The fit.
-        class_prior: The frequencies of the classes in use, ``(K,)``.
-        labels: The labels of the fit, ``(M,)``.
-    """
-    scaler = fit.scaler
-    if scaler is None:
-        scaler = TemperatureScaler.from_parameters({'temperature': 1.0})
-    num_classes = len(as_tensor('class_prior', class_prior))
-    frequencies = torch.bincount(labels, minlength=num_classes).double() / len(labels)
-    if (frequencies == 0).any():
-        missing = (frequencies == 0).nonzero()[:, 0].tolist()
-        raise UserError(
-            f'class_prior needs a label of each class in the held-out data, and there is none of '
-            f'{missing[:MOST_EXAMPLES]}'
-        )
-    return replace(fit, scaler=shift_class_prior(scaler, class_prior, frequencies), errors={})
-
-
-def unmasked(batches: Iterable[ImagePredictions], method: str) -> Iterator[ImagePredictions]:
-    """Yield batches, and refuse one with a masked class at once, before the rest is read."""
-    for batch in batches:
-        if len(batch):
-            check_no_masked_class(batch.logits, method)
-        yield batch
-
-
-def scaler_for_head(
-    method: str | LogitScaler | None, predictions: ImagePredictions
-) -> Scaler | None:
-    """Return a scaler for a head: of several labels, one for each; None if it is to be chosen.
-
-    Raises:
-        UserError: If the method is not for such a head.
-    """
-    if method == AUTO:
-        return None
-    if method is None:
-        scaler = default_scaler(predictions.logits.shape[1])
-    elif isinstance(method, LogitScaler):
-        scaler = method
-    else:
-        scaler = SCALERS[method]()
-    if predictions.several_labels:
-        per_label = ScalerPerLabel(scaler)
-        per_label.check_head(predictions.logits[:, 0])
-        return per_label
-    scaler.check_head(predictions.logits)
-    return scaler
 
 
 def apply_placement(model: nn.Module, calibrated: Calibrated, source: LoaderSource) -> nn.Module:

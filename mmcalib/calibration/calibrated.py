@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from mmcalib.calibration.before_after import Effect, worse_metrics
 from mmcalib.calibration.choose import (
     FEW_GROUPS,
     FEW_GROUPS_OF_LABELS,
@@ -19,10 +20,13 @@ from mmcalib.calibration.choose import (
     interval_text,
     is_of_logarithm,
 )
+from mmcalib.calibration.cross_fit import Scalings
 from mmcalib.calibration.data_checks import SAME_ORDER, data_warnings
-from mmcalib.calibration.effect import Effect, worse_metrics
-from mmcalib.calibration.folds import FOLDS
-from mmcalib.calibration.place import Placement, layer_text
+from mmcalib.calibration.find_layer import layer_text
+from mmcalib.calibration.fit import Fitted
+from mmcalib.calibration.held_out import HeldOut
+from mmcalib.calibration.independent_groups import FOLDS
+from mmcalib.calibration.prove import Placement
 from mmcalib.files import without_nan
 from mmcalib.metrics.names import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
@@ -505,3 +509,46 @@ class Calibrated:
         if self.method == TemperatureScaler.method:
             return 'keep your model, or calibrate on more images that are like these'
         return 'take a temperature, or calibrate on more images that are like these'
+
+
+def result(
+    data: HeldOut,
+    fitted: Fitted,
+    scalings: Scalings,
+    effect: Effect,
+    placement: Placement | None,
+    *,
+    seed: int = 0,
+    num_bins: int = 15,
+) -> Calibrated:
+    """Return the result of a calibration, without the model.
+
+    Args:
+        data: The predictions of the fit.
+        fitted: The scaling.
+        scalings: The scalings that have scored the images.
+        effect: The metrics before and after.
+        placement: The place of the scaling; None if it is in no single model.
+        seed: The seed of the draw and of the folds.
+        num_bins: The number of bins of ECE and AECE.
+    """
+    return Calibrated(
+        scaler=fitted.scaler,
+        effects={'fitted': effect},
+        num_images=data.draw.num_images,
+        num_groups=data.groups.count,
+        population=data.draw.population,
+        num_fitted=len(data.pooled),
+        num_folds=0 if scalings.fold_of_image is None else len(scalings.scalers),
+        seed=seed,
+        num_bins=num_bins,
+        groups_are_runs=data.groups.are_runs,
+        placement=placement,
+        fit_errors=fitted.errors,
+        candidates=fitted.candidates,
+        information=data.information,
+        majority=effect.majority,
+        unlabelled=data.draw.unlabelled or [],
+        class_prior=fitted.class_prior,
+        unshifted=fitted.unshifted,
+    )

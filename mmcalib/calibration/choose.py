@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import cross_entropy
 
+from mmcalib.calibration.cross_fit import fit_folds
 from mmcalib.calibration.draw import Draw
-from mmcalib.calibration.folds import fit_folds
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
+from mmcalib.names import AUTO
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.fit_rows import group_sums
@@ -21,6 +23,7 @@ from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.progress import progress
 
 NONE = 'none'
@@ -114,14 +117,32 @@ def methods_for(num_logits: int, *, num_groups: int, pixels: bool) -> list[str]:
     return methods
 
 
+def scaler_for_head(
+    method: str | LogitScaler | None, predictions: ImagePredictions
+) -> Scaler | None:
+    """Return a scaler for a head: of several labels, one for each; None if it is to be chosen.
+
+    Args:
+        method: See :func:`mmcalib.calibrate`.
+        predictions: Some predictions of the head.
+
+    Raises:
+        UserError: If the method is not for such a head.
+    """
+    if method == AUTO:
+        return None
+    if method is None:
+        scaler = default_scaler(predictions.logits.shape[1])
+    elif isinstance(method, LogitScaler):
+        scaler = method
+    else:
+        scaler = SCALERS[method]()
+    scaler.check_head(predictions.logits)
+    return ScalerPerLabel(scaler) if predictions.several_labels else scaler
+
+
 def choose_method(
-    draw: Draw,
-    group_index: Tensor,
-    fold_of_group: Tensor,
-    methods: Sequence[str],
-    *,
-    pixels: bool,
-    run_of_group: Tensor | None = None,
+    data: HeldOut, fold_of_group: Tensor, methods: Sequence[str]
 ) -> tuple[str, list[dict]]:
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
@@ -135,21 +156,18 @@ def choose_method(
     one-standard-error rule.
 
     Args:
-        draw: The predictions.
-        group_index: The group of each prediction, ``(M,)`` int64.
-        fold_of_group: The fold of each group, see :func:`~mmcalib.calibration.folds.assign_folds`.
+        data: The predictions.
+        fold_of_group: The fold of each group, ``(G,)`` int64.
         methods: The candidates, the simplest first; that of no scaling comes before all.
-        pixels: Whether the predictions are pixels, so that their mean IoU is of interest.
-        run_of_group: The run of neighbours that each group is in, ``(G,)`` int64; None if groups
-            are in no order.
 
     Returns:
         The method, ``'none'`` for no scaling, and a dict for each candidate, measured on images
         that its fit did not see: ``nll``, the mean of a prediction, NaN if it could not be fitted;
         ``above_best``, its difference to the lowest, and the ``standard_error`` of this;
-        ``accuracy`` and ``miou`` in percent, the latter None for a classifier; ``seconds`` of a
+        ``accuracy`` and ``miou`` in percent, the latter None but for pixels; ``seconds`` of a
         fit, on average; ``problem``, the reason why it could not be fitted, None if it could.
     """
+    labels = data.pooled.labels
     losses: dict[str, Tensor] = {}
     candidates = []
     for method in progress((NONE, *methods), 'Comparing methods'):
@@ -168,23 +186,27 @@ def choose_method(
         if method != NONE:
             start = time.perf_counter()
             try:
-                scalers = fit_folds(scaler_for(method, draw), draw, group_index, fold_of_group)
+                scaler = scaler_for_head(method, data.draw.rows)
+                scalers = fit_folds(scaler, data, fold_of_group)
             except UserError as error:
                 candidate['problem'] = str(error)
                 continue
             candidate['seconds'] = (time.perf_counter() - start) / len(scalers)
-        scaled = cross_scaled_logits(scalers, draw, fold_of_group[group_index])
-        losses[method], predicted, labels = _scored(scaled, draw)
+        scaled = cross_scaled_logits(scalers, data.draw, fold_of_group[data.groups.index])
+        if data.draw.rows.several_labels:
+            scaled = scaled[data.draw.rows.valid][:, None]
+        scaled = with_other_class(scaled)
+        losses[method] = cross_entropy(scaled, labels, reduction='none')
+        predicted = scaled.argmax(dim=1)
         candidate['nll'] = losses[method].mean().item()
         candidate['accuracy'] = 100 * (predicted == labels).double().mean().item()
-        if pixels:
+        if data.draw.pixels:
             risks = image_risks(predicted, labels, ignore_index=None)
             candidate['miou'] = 100 * (1 - risks['IoU'])
     best = min(losses.values(), key=Tensor.mean)
-    if run_of_group is not None:
-        group_index = run_of_group[group_index]
-    if draw.rows.several_labels:
-        group_index = group_index[:, None].expand(draw.labels.shape)[draw.labels >= 0]
+    group_index = data.pooled.images
+    if data.groups.run_of_group is not None:
+        group_index = data.groups.run_of_group[group_index]
     chosen = None
     for candidate in candidates:
         if candidate['problem'] is not None:
@@ -196,12 +218,6 @@ def choose_method(
         if chosen is None and candidate['above_best'] <= candidate['standard_error']:
             chosen = candidate['method']
     return chosen, candidates
-
-
-def scaler_for(method: str, draw: Draw) -> Scaler:
-    """Return a scaler of a method that suits drawn predictions, not fitted."""
-    scaler = SCALERS[method]()
-    return ScalerPerLabel(scaler) if draw.rows.several_labels else scaler
 
 
 def cross_scaled_logits(scalers: Sequence[Scaler], draw: Draw, fold: Tensor) -> Tensor:
@@ -217,15 +233,3 @@ def cross_scaled_logits(scalers: Sequence[Scaler], draw: Draw, fold: Tensor) -> 
         is_in_fold = fold == number
         scaled[is_in_fold] = scaler.transform(scaled[is_in_fold])
     return scaled
-
-
-def _scored(scaled: Tensor, draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the NLL, the predicted class and the label of each valid prediction, ``(V,)``."""
-    if draw.rows.several_labels:
-        is_valid = draw.labels >= 0
-        scaled = scaled[is_valid]
-        labels = draw.labels[is_valid]
-        losses = binary_cross_entropy_with_logits(scaled, labels.double(), reduction='none')
-        return losses, (scaled > 0).long(), labels
-    scaled = with_other_class(scaled)
-    return cross_entropy(scaled, draw.labels, reduction='none'), scaled.argmax(dim=1), draw.labels

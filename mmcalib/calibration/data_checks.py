@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.draw import Draw
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
-from mmcalib.posthoc.logits import with_other_class
-from mmcalib.posthoc.temperature_search import INFORMATIVE, information
+from mmcalib.posthoc.logits import top_class
+from mmcalib.posthoc.temperature_search import INFORMATIVE
 from mmcalib.texts import unlabelled_sentence
 
 NO_INFORMATION = 'the logits carry no information about the labels'
@@ -19,45 +19,40 @@ SAME_ORDER = 'are the classes of the labels in the same order as those of the mo
 CLEAR_COUNT = 5
 
 
-def logit_information(draw: Draw, group_index: Tensor) -> float | None:
-    """Return how clearly logits tell about the labels; None of several labels.
-
-    See :func:`~mmcalib.posthoc.temperature_search.information`.
-    """
-    if draw.rows.several_labels:
-        return None
-    return information(draw.rows.with_images(group_index))
-
-
-def check_determined(draw: Draw, information: float | None, *, pixels: bool) -> None:
+def check_determined(data: HeldOut) -> None:
     """Refuse predictions that determine no temperature: a wrong number would be written.
 
-    Args:
-        draw: The predictions.
-        information: The information of the logits; None if it does not matter.
-        pixels: Whether the predictions are pixels.
-
     Raises:
-        UserError: If all labels are of one class, no prediction is wrong, the logits say less
-            about the labels than equal ones, or classes are exchanged.
+        UserError: If all labels are of one class, or no prediction is wrong.
     """
-    valid = draw.labels >= 0
-    labels = draw.labels[valid]
+    labels = data.pooled.labels
     if not (labels != labels[0]).any():
         remedy = 'calibrate on data of several classes'
-        if pixels:
+        if data.draw.pixels:
             remedy += '; if masks have 0 and 255, which is left out, write 1 in its place'
         raise UserError(f'all labels are {int(labels[0])}: {remedy}')
-    predicted = classes_by_logits(draw)[valid]
-    wrong = predicted != labels
-    if not wrong.any():
+    # A head may predict other classes, by its threshold; but a fit sees the logits.
+    if not (top_class(data.pooled.logits) != labels).any():
         raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
-    if information is None:
+
+
+def check_information(data: HeldOut) -> None:
+    """Refuse logits that say less about the labels than equal ones; those of several labels pass.
+
+    A smoke run, which only shows that all works, leaves this out.
+
+    Raises:
+        UserError: If the logits say less about the labels than equal ones, or classes are
+            exchanged.
+    """
+    if data.information is None:
         return
-    if information <= 0:
-        accuracy = 100 * (1 - wrong.double().mean().item())
-        num_logits = draw.logits.shape[1]
-        num_labelled = num_logits - len(draw.unlabelled or [])
+    labels = data.pooled.labels
+    predicted = top_class(data.pooled.logits)
+    if data.information <= 0:
+        accuracy = 100 * (1 - (predicted != labels).double().mean().item())
+        num_logits = data.pooled.logits.shape[1]
+        num_labelled = num_logits - len(data.draw.unlabelled or [])
         question = SAME_ORDER
         if 2 * num_labelled < num_logits:
             question = (
@@ -74,16 +69,6 @@ def check_determined(draw: Draw, information: float | None, *, pixels: bool) -> 
         raise UserError(
             f'most labels of these classes are predicted as another: {shown}: {SAME_ORDER}'
         )
-
-
-def classes_by_logits(draw: Draw) -> Tensor:
-    """Return the classes that the logits alone predict, shaped as the labels.
-
-    A head may predict others, by its threshold; but a fit sees the logits.
-    """
-    if draw.rows.several_labels:
-        return (draw.logits > 0).long()
-    return with_other_class(draw.logits).argmax(dim=1)
 
 
 def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
+from mmcalib.names import NUM_SAMPLES
 from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 
 # A prime above the number of images, so that those of two seeds seldom meet.
@@ -26,6 +27,7 @@ class Draw:
         population: The number of valid predictions that there were to draw from.
         num_images: The number of images that were read.
         images: Sorted indices of the images that have a valid prediction, ``(n,)`` int64.
+        pixels: Whether they are pixels of maps.
         unlabelled: Classes without a valid label in the population; None of several labels.
     """
 
@@ -33,6 +35,7 @@ class Draw:
     population: int
     num_images: int
     images: Tensor
+    pixels: bool = False
     unlabelled: list[int] | None = None
 
     def __len__(self) -> int:
@@ -41,23 +44,19 @@ class Draw:
     @property
     def logits(self) -> Tensor:
         """Logits as a fit takes them, ``(M, K)``; of several labels ``(M, L)``."""
-        return self.rows.logits[:, 0] if self.rows.several_labels else self.rows.logits
+        return self.rows.logits.flatten(1)
 
     @property
     def labels(self) -> Tensor:
         """Labels as a fit takes them, ``(M,)`` int64; of several labels ``(M, L)``."""
         return self.rows.labels
 
-    def sorted_by(self, key: Tensor) -> Draw:
-        """Return the same draw with its rows in the order of integers ``(M,)``."""
-        return replace(self, rows=sort_rows(self.rows, key))
-
 
 def draw_predictions(
     batches: Iterable[ImagePredictions],
     source: Source,
     *,
-    num_samples: float = math.inf,
+    num_samples: float | None = None,
     seed: int = 0,
 ) -> Draw:
     """Draw from predictions.
@@ -70,7 +69,8 @@ def draw_predictions(
     Args:
         batches: The predictions that this process has read.
         source: The source that they come from, which knows a seed for each image.
-        num_samples: The number of predictions to keep at most; infinite to keep all.
+        num_samples: The number of predictions to keep at most; None for 200,000 pixels, or all
+            classified images.
         seed: The seed of the draw.
 
     Raises:
@@ -83,10 +83,14 @@ def draw_predictions(
     images: set[int] = set()
     labelled: set[int] = set()
     several_labels = False
+    pixels = False
     num_classes = 0
     for batch in batches:
         num_images += len(batch)
         several_labels = batch.several_labels
+        pixels = batch.are_maps
+        if num_samples is None:
+            num_samples = NUM_SAMPLES if pixels else math.inf
         num_classes = max(num_classes, batch.num_classes)
         for part in batch.split_maps():
             population += int(part.valid.sum())
@@ -112,6 +116,7 @@ def draw_predictions(
         population=population,
         num_images=num_images,
         images=torch.tensor(sorted(images), device='cpu'),
+        pixels=pixels,
         unlabelled=None if several_labels else sorted(set(range(num_classes)) - labelled),
     )
 

@@ -1,11 +1,11 @@
-"""From drawn predictions to a scaling: chosen, fitted and cross-fitted."""
+"""The scaling of held-out predictions: given, or chosen by its cross-validated likelihood."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+import math
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import isnan
 from typing import Any
 
 import torch
@@ -17,148 +17,151 @@ from mmcalib.calibration.choose import (
     choose_method,
     helps_few_groups,
     methods_for,
-    scaler_for,
+    scaler_for_head,
 )
-from mmcalib.calibration.draw import Draw
-from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
-from mmcalib.calibration.groups import Groups
+from mmcalib.calibration.cross_fit import fit_scaler
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
-from mmcalib.posthoc.class_prior import WITH_SHIFT
-from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
+from mmcalib.posthoc.class_prior import (
+    WITH_SHIFT,
+    check_class_prior,
+    check_has_shift,
+    shift_class_prior,
+)
+from mmcalib.posthoc.masked_classes import check_no_masked_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.posthoc.temperature_search import temperature_error
+from mmcalib.predictions.arrays import Array, as_tensor
+from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.tensors import MOST_EXAMPLES
 
-# Predictions times logits, or times their square for a matrix: at most 30 s a fit on one core.
-CHEAP = 1e8
 
-
-@dataclass
-class Fit:
-    """A fitted scaling, and the scalings that score predictions that it has seen.
+@dataclass(frozen=True)
+class Fitted:
+    """A scaling that was fitted to all predictions.
 
     Attributes:
-        scaler: The scaling fitted to all predictions; None if the choice fell on no scaling.
-        scalers: The scaling fitted without each fold; or the one fitted to all.
-        fold_of_group: The fold of each group, ``(G,)`` int64; None without folds.
-        candidates: The methods that were compared, see
-            :func:`~mmcalib.calibration.choose.choose_method`.
+        scaler: The scaling of the model; None if the choice fell on no scaling.
+        unshifted: The scaling without a shift to other frequencies of the classes.
         errors: The ``standard_error`` of a temperature, over groups, and the ``sampling_error``,
             the part of it that is due to the draw; of several labels the ``standard_errors`` of
-            each; empty for other methods.
+            each; empty for other methods, and for a shifted scaling.
+        candidates: The methods that were compared, see
+            :func:`~mmcalib.calibration.choose.choose_method`.
+        class_prior: The frequencies of the classes in use, ``(K,)``; None without a shift.
     """
 
     scaler: Scaler | None
-    scalers: list[Scaler]
-    fold_of_group: Tensor | None = None
-    candidates: list[dict] = field(default_factory=list)
+    unshifted: Scaler | None
     errors: dict[str, Any] = field(default_factory=dict)
+    candidates: list[dict] = field(default_factory=list)
+    class_prior: list[float] | None = None
 
-    @property
-    def num_folds(self) -> int:
-        """The number of folds; 0 without a cross-fit."""
-        return 0 if self.fold_of_group is None else len(self.scalers)
+
+def checked_batches(
+    batches: Iterable[ImagePredictions],
+    method: str | LogitScaler | None,
+    class_prior: Array | None = None,
+) -> Iterator[ImagePredictions]:
+    """Yield batches, and refuse at once what :func:`fit_scaling` would, before the rest is read.
+
+    Args:
+        batches: The predictions of a head.
+        method: See :func:`mmcalib.calibrate`.
+        class_prior: As for :func:`fit_scaling`.
+
+    Raises:
+        UserError: For a method that does not take such a head or masked classes, and frequencies
+            that are not of its classes.
+    """
+    for batch in batches:
+        scaler = scaler_for_head(method, batch)
+        if class_prior is not None:
+            if batch.several_labels:
+                raise UserError(
+                    'class_prior is of one label: calibrate each label by itself, with '
+                    'logits=lambda output: output[:, i]'
+                )
+            check_class_prior('class_prior', class_prior, num_classes=batch.num_classes)
+            if scaler is not None:
+                check_has_shift(scaler)
+        if scaler is not None and not scaler.takes_masked_classes and len(batch):
+            check_no_masked_class(batch.logits, scaler.method)
+        yield batch
 
 
 def fit_scaling(
-    draw: Draw,
-    groups: Groups,
-    scaler: Scaler | None,
-    *,
-    pixels: bool,
-    cross_fit: bool | str = True,
-    shifts_prior: bool = False,
-    seed: int = 0,
-) -> Fit:
-    """Fit a scaling to predictions of independent groups.
+    data: HeldOut,
+    method: str | LogitScaler | None,
+    fold_of_group: Tensor | None,
+    class_prior: Array | None = None,
+) -> Fitted:
+    """Fit a scaling to all predictions, and shift it to other frequencies of the classes.
 
     Args:
-        draw: The predictions.
-        groups: Their groups.
-        scaler: A method with its options, not fitted; None to choose a method by its
-            cross-validated likelihood.
-        pixels: Whether the predictions are pixels.
-        cross_fit: Whether to fit a scaling without each fold too, so that each image is scored by
-            a scaling that has not seen it; 'if cheap' where this takes no longer than about a
-            minute, and each fold leaves data that determine a scaling.
-        shifts_prior: Whether the scaling will be shifted to other frequencies of the classes, for
-            which not every method can be chosen.
-        seed: The seed of the folds.
+        data: The predictions.
+        method: See :func:`mmcalib.calibrate`.
+        fold_of_group: The fold of each group, over which a method is chosen; None if it is given.
+        class_prior: The frequencies of the classes in use, ``(K,)``; None if they are those of the
+            held-out data.
 
     Raises:
-        UserError: If the data, or those without a fold, determine no scaling.
+        UserError: If the data determine no scaling, or lack a class that has a frequency.
     """
-    fold_of_group = None
-    if groups.count > 1 or cross_fit is True or scaler is None:
-        fold_of_group = assign_folds(groups.count, seed=seed, run_of_group=groups.run_of_group)
+    scaler = scaler_for_head(method, data.draw.rows)
     candidates: list[dict] = []
     if scaler is None:
-        method, candidates = _chosen_method(
-            draw, groups, fold_of_group, pixels=pixels, shifts_prior=shifts_prior
-        )
-        if method == NONE:
-            unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
-            return Fit(scaler=None, scalers=[unchanged], candidates=candidates)
-        scaler = scaler_for(method, draw)
-    fitted = fit_scaler(deepcopy(scaler), draw, groups.index)
-    scalers = None
-    if cross_fit is True:
-        scalers = fit_folds(scaler, draw, groups.index, fold_of_group, similar=fitted, shown=True)
-    elif cross_fit and fold_of_group is not None and is_cheap(scaler, draw):
-        with suppress(UserError):  # A class may be in few groups, all of one fold.
-            scalers = fit_folds(
-                scaler, draw, groups.index, fold_of_group, similar=fitted, shown=True
-            )
-    if scalers is None:
-        scalers = [fitted]
-        fold_of_group = None
-    return Fit(
-        scaler=fitted,
-        scalers=scalers,
-        fold_of_group=fold_of_group,
-        candidates=candidates,
-        errors=temperature_errors(fitted, draw, groups.index),
+        shifts_prior = class_prior is not None
+        scaler, candidates = choose_scaler(data, fold_of_group, shifts_prior=shifts_prior)
+    errors = {}
+    if scaler is not None:
+        scaler = fit_scaler(deepcopy(scaler), data)
+        errors = temperature_errors(scaler, data)
+    if class_prior is None:
+        return Fitted(scaler, scaler, errors, candidates)
+    shifted = shift_scaler(scaler, class_prior, data.draw.labels)
+    prior = as_tensor('class_prior', class_prior).tolist()
+    return Fitted(shifted, scaler, candidates=candidates, class_prior=prior)
+
+
+def choose_scaler(
+    data: HeldOut, fold_of_group: Tensor, *, shifts_prior: bool
+) -> tuple[Scaler | None, list[dict]]:
+    """Return the scaler of the chosen method, None for no scaling, and the candidates."""
+    rows = data.draw.rows
+    methods = methods_for(
+        rows.logits.shape[1], num_groups=data.groups.count, pixels=data.draw.pixels
     )
-
-
-def _chosen_method(
-    draw: Draw, groups: Groups, fold_of_group: Tensor, *, pixels: bool, shifts_prior: bool
-) -> tuple[str, list[dict]]:
-    """Return the name of the chosen method, and the candidates."""
-    num_logits = 1 if draw.rows.several_labels else draw.logits.shape[1]
-    methods = methods_for(num_logits, num_groups=groups.count, pixels=pixels)
     if shifts_prior:
         methods = [method for method in methods if issubclass(SCALERS[method], WITH_SHIFT)]
-    method, candidates = choose_method(
-        draw,
-        groups.index,
-        fold_of_group,
-        methods,
-        pixels=pixels,
-        run_of_group=groups.run_of_group,
-    )
-    if groups.count >= LEAST_GROUPS or draw.rows.several_labels:
-        return method, candidates
-    scaler = fit_scaler(TemperatureScaler(), draw, groups.index)
-    error = temperature_errors(scaler, draw, groups.index).get('standard_error', float('inf'))
-    if helps_few_groups(scaler.temperature_, error):
-        return 'temperature', candidates
-    return NONE, candidates
+    method, candidates = choose_method(data, fold_of_group, methods)
+    if data.groups.count < LEAST_GROUPS and not rows.several_labels:
+        method = NONE
+        scaler = fit_scaler(TemperatureScaler(), data)
+        error = temperature_errors(scaler, data).get('standard_error', math.inf)
+        if helps_few_groups(scaler.temperature_, error):
+            method = 'temperature'
+    return None if method == NONE else scaler_for_head(method, rows), candidates
 
 
-def is_cheap(scaler: Scaler, draw: Draw) -> bool:
-    """Return whether a scaling is fitted in seconds.
+def shift_scaler(scaler: LogitScaler | None, class_prior: Array, labels: Tensor) -> LogitScaler:
+    """Return a scaling, or none, shifted from the frequencies of labels ``(M,)`` to others."""
+    if scaler is None:
+        scaler = TemperatureScaler.from_parameters({'temperature': 1.0})
+    num_classes = len(as_tensor('class_prior', class_prior))
+    frequencies = torch.bincount(labels, minlength=num_classes).double() / len(labels)
+    if (frequencies == 0).any():
+        missing = (frequencies == 0).nonzero()[:, 0].tolist()
+        raise UserError(
+            f'class_prior needs a label of each class in the held-out data, and there is none of '
+            f'{missing[:MOST_EXAMPLES]}'
+        )
+    return shift_class_prior(scaler, class_prior, frequencies)
 
-    It asks for sizes and not for times, since all processes have to agree.
-    """
-    num_predictions, num_logits = draw.logits.shape
-    axes = max(scaler.learned.values()) if isinstance(scaler, LogitScaler) else 0
-    return num_predictions * num_logits ** min(max(axes, 1), 2) <= CHEAP
 
-
-def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[str, Any]:
+def temperature_errors(scaler: Scaler, data: HeldOut) -> dict[str, Any]:
     """Return the standard error of a temperature, and the part of it that is due to the draw.
 
     Of several labels, return the standard error of each.
@@ -166,21 +169,14 @@ def temperature_errors(scaler: Scaler, draw: Draw, group_index: Tensor) -> dict[
     method = scaler.scaler if isinstance(scaler, ScalerPerLabel) else scaler
     if not isinstance(method, TemperatureScaler) or method.criterion != 'nll':
         return {}
+    columns = data.draw.logits, data.draw.labels
     if isinstance(scaler, ScalerPerLabel):
-        errors = scaler.standard_errors(draw.logits, draw.labels, group_index)
-        return {'standard_errors': errors}
-    if scaler.at_bound_:
+        return {'standard_errors': scaler.standard_errors(*columns, data.groups.index)}
+    standard_error = scaler.standard_error(*columns, data.groups.index)
+    if math.isnan(standard_error):  # There is one group, or the temperature is at its bound.
         return {}
-    temperature = scaler.temperature_
-    rows = read_rows(draw.logits, draw.labels, group_index)
-    slopes, curvatures = nll_derivatives(rows, 1 / temperature)
-    standard_error = temperature_error(temperature, slopes, curvatures, rows.images)
-    if isnan(standard_error):  # There is one group.
-        return {}
-    each_row = torch.arange(len(rows), device='cpu')
-    independent_error = temperature_error(temperature, slopes, curvatures, each_row)
-    share_not_drawn = 1 - len(draw) / draw.population
+    share_not_drawn = 1 - len(data.draw) / data.draw.population
     return {
         'standard_error': standard_error,
-        'sampling_error': independent_error * share_not_drawn**0.5,
+        'sampling_error': scaler.standard_error(*columns) * share_not_drawn**0.5,
     }

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.calibration.place import Placement
+from mmcalib.calibration.prove import Placement
 from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.posthoc.masked_classes import masked_logits
@@ -106,7 +106,7 @@ class LoaderSource:
     def image_numbers(self, rows: ImagePredictions) -> Tensor:
         """Return which image each row is of, numbered in an order that their content decides."""
         image_index = rows.images.unique(return_inverse=True)[1]
-        logits = rows.logits[:, 0] if rows.several_labels else rows.logits
+        logits = rows.logits.flatten(1)
         factors = torch.arange(1, logits.shape[1] + 1, dtype=torch.float64, device='cpu').cos()
         labels = rows.labels.double().reshape(len(rows), -1).mean(dim=1)
         projections = []

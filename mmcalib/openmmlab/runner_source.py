@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from mmcalib.calibration.choose import default_scaler
-from mmcalib.calibration.place import OriginalLogits, Placement, layers_for
+from mmcalib.calibration.find_layer import layers_for
+from mmcalib.calibration.prove import OriginalLogits, Placement
 from mmcalib.errors import UserError
 from mmcalib.names import AUTO
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind

@@ -45,6 +45,7 @@ class ScalerPerLabel:
         self.affine = scaler.affine
         self.per_class = scaler.per_class
         self.has_shift = scaler.has_shift
+        self.takes_masked_classes = scaler.takes_masked_classes
         self.scalers: list[LogitScaler] = []
         self.shared_labels: list[int] = []
 

@@ -104,7 +104,7 @@ def test_calibrate_groups_figures_equal_loop_over_folds():
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'isotonic'])
 @pytest.mark.parametrize('kind', ['classifier', 'segmentor'])
 def test_calibrate_shuffled_loader_same_figures(kind, method, monkeypatch):
-    monkeypatch.setattr('mmcalib.calibration.calibrate.NUM_SAMPLES', 500)
+    monkeypatch.setattr('mmcalib.calibration.draw.NUM_SAMPLES', 500)
     network, inputs, labels = make_data(SHAPES[kind])
     expected = mmcalib.calibrate(network, make_loader(inputs, labels), method=method)
     for seed in (1, 2):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from mmcalib.calibration.before_after import Effect
 from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.effect import Effect
-from mmcalib.calibration.place import Placement
+from mmcalib.calibration.prove import Placement
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 

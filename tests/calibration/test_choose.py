@@ -1,13 +1,16 @@
 """The choice of a method where the true scaling is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from drawn import draw_of_arrays
+from drawn import draw_of_arrays, held_out
 from overconfident import draw_labels
 
 from mmcalib.calibration.choose import NONE, choose_method, methods_for
-from mmcalib.calibration.folds import assign_folds, fit_folds
+from mmcalib.calibration.cross_fit import assign_folds, fit_folds
+from mmcalib.calibration.independent_groups import Groups
 from mmcalib.posthoc import SCALERS
 
 TRUE_SCALES = np.array([0.2, 1.5, 0.7, 1.0])
@@ -22,13 +25,11 @@ def make_draw(true_scaling, *, n=6000, num_classes=4, rows_per_image=1):
     return draw_of_arrays(logits, labels, torch.arange(n) // rows_per_image)
 
 
-def choose(draw, *, pixels=False):
+def choose(draw):
     """Return the chosen method, and the candidates by method."""
     fold_of_image = torch.arange(draw.num_images) % 5
-    methods = methods_for(draw.logits.shape[1], num_groups=draw.num_images, pixels=pixels)
-    chosen, candidates = choose_method(
-        draw, draw.rows.images, fold_of_image, methods, pixels=pixels
-    )
+    methods = methods_for(draw.logits.shape[1], num_groups=draw.num_images, pixels=draw.pixels)
+    chosen, candidates = choose_method(held_out(draw), fold_of_image, methods)
     by_method = {candidate['method']: candidate for candidate in candidates}
     assert list(by_method) == [NONE, *methods]
     return chosen, by_method
@@ -60,7 +61,7 @@ def test_choose_difference_to_best_equals_loop():
     _, candidates = choose(draw)
     best = min(candidates.values(), key=lambda candidate: candidate['nll'])['method']
     fold_of_image = torch.arange(30) % 5
-    scalers = fit_folds(SCALERS[best](), draw, draw.rows.images, fold_of_image)
+    scalers = fit_folds(SCALERS[best](), held_out(draw), fold_of_image)
     excess = []
     for logits, label, image in zip(draw.logits, draw.labels, draw.rows.images, strict=True):
         scaled = scalers[fold_of_image[image]].transform(logits[None])[0]
@@ -79,7 +80,7 @@ def test_choose_difference_to_best_equals_loop():
 
 def test_choose_pixels_miou_equals_loop():
     draw = make_draw(lambda logits: logits / 2, n=300, rows_per_image=10)
-    _, candidates = choose(draw, pixels=True)
+    _, candidates = choose(replace(draw, pixels=True))
     predicted = draw.logits.argmax(dim=1)
     ious = []
     for label in range(4):
@@ -99,11 +100,16 @@ def test_choose_method_that_cannot_be_fitted_has_problem():
     assert chosen not in ('vector', 'matrix')
 
 
+def groups_of_images(count):
+    images = torch.arange(count)
+    return Groups(images, images, count)
+
+
 def test_assign_folds_sizes_are_nearly_equal():
-    sizes = assign_folds(42, seed=0).bincount()
+    sizes = assign_folds(groups_of_images(42), seed=0).bincount()
     assert len(sizes) == 5
     assert sizes.max() - sizes.min() <= 1
 
 
 def test_assign_folds_few_groups_have_one_each():
-    assert assign_folds(3, seed=0).sort().values.tolist() == [0, 1, 2]
+    assert assign_folds(groups_of_images(3), seed=0).sort().values.tolist() == [0, 1, 2]

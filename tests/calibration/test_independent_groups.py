@@ -1,5 +1,7 @@
 """Runs of neighbouring images that are independent, as far as their errors tell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,13 @@ from drawn import draw_of_arrays
 from overconfident import draw_labels
 from scipy.special import softmax
 
-from mmcalib.calibration import groups as groups_module
-from mmcalib.calibration.folds import assign_folds
-from mmcalib.calibration.groups import independent_groups, neighbour_products, neighbours_alike
+from mmcalib.calibration import independent_groups as groups_module
+from mmcalib.calibration.cross_fit import assign_folds
+from mmcalib.calibration.independent_groups import (
+    independent_groups,
+    neighbour_products,
+    neighbours_alike,
+)
 
 SEEDS = range(10)
 
@@ -36,7 +42,8 @@ def make_draw(content, error, *, pixels=50, seed=0):
     image_index = np.arange(len(content)).repeat(pixels)
     true_logits = content[image_index] + rng.normal(size=(len(image_index), content.shape[1]))
     labels = draw_labels(true_logits, rng)
-    return draw_of_arrays(true_logits + error[image_index], labels, image_index)
+    draw = draw_of_arrays(true_logits + error[image_index], labels, image_index)
+    return replace(draw, pixels=pixels > 1)
 
 
 def random_walk(rng):
@@ -49,7 +56,7 @@ def random_walk(rng):
 def test_independent_groups_video_are_runs_of_frames(seed):
     rng = np.random.default_rng(seed)
     draw = make_draw(random_walk(rng), random_walk(rng), seed=seed)
-    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
+    groups = independent_groups(draw, SourceInOrder(), None)
     assert groups.of_image.tolist() == [index // 12 for index in range(60)]
     assert groups.are_runs
     assert groups.count == 5
@@ -61,7 +68,7 @@ def test_independent_groups_named_blocks_of_a_video_are_mostly_runs():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         draw = make_draw(random_walk(rng)[:55], random_walk(rng)[:55], seed=seed)
-        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5, pixels=True)
+        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5)
         are_runs.append(groups.are_runs)
         assert groups.count == (5 if groups.are_runs else 11)
     assert np.mean(are_runs) >= 0.8
@@ -74,7 +81,7 @@ def test_independent_groups_of_independent_videos_mostly_stay():
         rng = np.random.default_rng(seed)
         content, error = rng.normal(size=(2, 11, 4)).repeat(5, axis=1)
         draw = make_draw(content, error, seed=seed)
-        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5, pixels=True)
+        groups = independent_groups(draw, SourceInOrder(), torch.arange(55) // 5)
         are_runs.append(groups.are_runs)
         assert groups.are_runs or groups.count == 11
     assert np.mean(are_runs) < 0.2
@@ -85,9 +92,9 @@ def test_independent_groups_folds_of_maps_are_runs_of_their_order(num_images, nu
     """Images at the ends of runs alone have a neighbour in another fold."""
     rng = np.random.default_rng(0)
     draw = make_draw(*rng.normal(size=(2, num_images, 4)), pixels=20)
-    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
+    groups = independent_groups(draw, SourceInOrder(), None)
     assert not groups.are_runs
-    folds = assign_folds(groups.count, seed=0, run_of_group=groups.run_of_group)
+    folds = assign_folds(groups, seed=0)
     assert int((folds[1:] != folds[:-1]).sum()) == num_runs - 1
     sizes = folds.bincount()
     assert len(sizes) == 5
@@ -97,7 +104,7 @@ def test_independent_groups_folds_of_maps_are_runs_of_their_order(num_images, nu
 def test_independent_groups_rows_have_no_runs():
     rng = np.random.default_rng(0)
     draw = make_draw(*rng.normal(size=(2, 60, 4)), pixels=1)
-    assert independent_groups(draw, SourceInOrder(), None, pixels=False).run_of_group is None
+    assert independent_groups(draw, SourceInOrder(), None).run_of_group is None
 
 
 @pytest.mark.parametrize('seed', SEEDS)
@@ -107,7 +114,7 @@ def test_independent_groups_shuffled_video_are_images(seed):
     error = random_walk(rng)
     order = rng.permutation(60)
     draw = make_draw(content[order], error[order], seed=seed)
-    groups = independent_groups(draw, SourceInOrder(), None, pixels=True)
+    groups = independent_groups(draw, SourceInOrder(), None)
     assert groups.of_image.tolist() == list(range(60))
     assert not groups.are_runs
 

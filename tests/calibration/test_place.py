@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import mmcalib
-from mmcalib.calibration.place import largest_difference
+from mmcalib.calibration.prove import largest_difference
 
 
 def test_calibrate_model_that_is_one_layer_folds():

@@ -3,6 +3,8 @@
 import torch
 
 from mmcalib.calibration.draw import Draw
+from mmcalib.calibration.held_out import HeldOut
+from mmcalib.calibration.independent_groups import Groups
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 
@@ -20,3 +22,9 @@ def draw_of_arrays(logits, labels, images):
         num_images=int(images.max()) + 1,
         images=images.unique(),
     )
+
+
+def held_out(draw, group_of_image=None):
+    """Return a draw in groups, by default one of each image."""
+    of_image = torch.arange(draw.num_images) if group_of_image is None else group_of_image
+    return HeldOut(draw, Groups(of_image[draw.rows.images], of_image, int(of_image.max()) + 1))

@@ -17,9 +17,9 @@ from tiny_models import (
 )
 from torch import nn
 
-from mmcalib.calibration.effect import measure_effect
-from mmcalib.calibration.folds import fit_scaler
-from mmcalib.calibration.place import fold_layers
+from mmcalib.calibration.before_after import measure_effect
+from mmcalib.calibration.cross_fit import Scalings
+from mmcalib.calibration.find_layer import fold_layers
 from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.openmmlab.runner_source import RunnerSource, predictor
 from mmcalib.posthoc import SCALERS
@@ -185,7 +185,7 @@ def case_method_pairs():
 def measure(model, loader, scaler, source):
     """Return the metrics before and after a scaling, which lowers the NLL."""
     batches = source.read(model, '')
-    effect = measure_effect(batches, [scaler], threshold=source.threshold)
+    effect = measure_effect(batches, Scalings([scaler]), threshold=source.threshold)
     assert effect.after['NLL'] < effect.before['NLL']
     return effect
 
@@ -246,7 +246,7 @@ def test_calibrated_model_predicts_scaled_probabilities(name, method):
         assert 'no linear layer' in placement.reason
     source.use_placement(placement)
     draw = draw_predictions(model, loader, from_scores=source.from_scores)
-    fit_scaler(scaler, draw, draw.rows.images)
+    scaler.fit(draw.logits, draw.labels, draw.rows.images)
     calibrated = make_calibrated(model, placement, scaler)
     assert isinstance(calibrated, type(model))
     samples, logits = predict_all(model, loader, source.from_scores)
@@ -345,7 +345,7 @@ def test_several_labels_calibrated_model_equals_scaler_of_each(method, with_scor
     draw = draw_predictions(model, loader, from_scores=source.from_scores)
     torch.testing.assert_close(draw.logits, logits, rtol=1e-4, atol=1e-4)
     assert torch.equal(draw.labels, labels)
-    fit_scaler(scaler, draw, draw.rows.images)
+    scaler.fit(draw.logits, draw.labels, draw.rows.images)
     effect = measure(model, loader, scaler, source)
     assert effect.num_predictions == int((labels >= 0).sum())
     calibrated = make_calibrated(model, placement, scaler)

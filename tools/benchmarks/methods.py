@@ -17,8 +17,9 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from mmcalib.calibration.choose import MOST_CLASSES, NONE
+from mmcalib.calibration.cross_fit import assign_folds
 from mmcalib.calibration.draw import draw_predictions
-from mmcalib.calibration.folds import FOLDS, assign_folds, fit_scaler
+from mmcalib.calibration.independent_groups import FOLDS, Groups
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.shared import ConfigOptions
 from mmcalib.metrics import image_risks, measure
@@ -57,7 +58,8 @@ def cross_fit(method, drawn, fold_by_image, is_kept):
     for fold in range(FOLDS):
         start = time.process_time()
         is_fitted = is_kept[images] & (fold_by_row != fold)
-        scaler = fit_scaler(SCALERS[method](), drawn, images, is_fitted)
+        scaler = SCALERS[method]()
+        scaler.fit(drawn.logits[is_fitted], drawn.labels[is_fitted], images[is_fitted])
         seconds += (time.process_time() - start) / FOLDS
         in_fold = fold_by_row == fold
         probs[in_fold] = scaler.predict_proba(drawn.logits[in_fold])
@@ -104,7 +106,8 @@ def main():
     source = RunnerSource(model, loader)
     batches = source.read(model, 'Reading logits')
     drawn = draw_predictions(batches, source, num_samples=NUM_SAMPLES, seed=args.seed)
-    fold_by_image = assign_folds(len(loader.dataset), seed=args.seed)
+    images = torch.arange(len(loader.dataset))
+    fold_by_image = assign_folds(Groups(images, images, len(images)), seed=args.seed)
     methods = args.methods or suitable_methods(drawn.logits.shape[1])
     tables = {}
     if args.out and args.out.exists():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -13,11 +14,17 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch import Tensor
 
-from mmcalib.calibration.calibrate import calibrate_source
-from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.effect import Effect, measure_effect
-from mmcalib.calibration.place import Placement
+from mmcalib.calibration.before_after import Effect, measure_effect
+from mmcalib.calibration.calibrated import Calibrated, result
+from mmcalib.calibration.cross_fit import Scalings, assign_folds, cross_fit, score_by_fit
+from mmcalib.calibration.data_checks import check_determined, check_information
+from mmcalib.calibration.draw import Draw
+from mmcalib.calibration.find_layer import find_place
+from mmcalib.calibration.fit import checked_batches, fit_scaling
+from mmcalib.calibration.held_out import HeldOut, draw_held_out
+from mmcalib.calibration.prove import Placement
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
 from mmcalib.commands.calibrate.refusals import (
@@ -39,8 +46,9 @@ from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.openmmlab.same_data import data_content, same_data
-from mmcalib.posthoc.affine import TemperatureScaler
+from mmcalib.posthoc.per_label import Scaler
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.runs.checkpoint import Checkpoint, class_names
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
@@ -51,6 +59,9 @@ from mmcalib.runs.record import CONTENT
 from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights, tell_hooks
+
+# Predictions times logits, or times their square for a matrix: at most 30 s a fit on one core.
+CHEAP = 1e8
 
 
 @dataclass(frozen=True)
@@ -248,19 +259,47 @@ def calibrate_runner(
         if expected.reason is not None or method == AUTO:
             check_file(options.config_beside, options)
     source.use_placement(expected)
-    calibrated = calibrate_source(
-        runner.model,
-        source,
-        method,
-        groups=group_of_image,
-        class_prior=options.class_prior,
-        num_samples=options.samples,
-        cross_fit=True if division.is_whole_test else 'if cheap',
-        measure_all=True,
-        find_place=sink.has_model,
-        needs_information=options.limit is None,
+    rows: list[ImagePredictions] = []
+    with closing(source.read(runner.model, 'Reading logits')) as batches:
+        checked = checked_batches(keep_rows(batches, rows), method, options.class_prior)
+        data = draw_held_out(
+            checked,
+            source,
+            groups=group_of_image,
+            num_samples=options.samples,
+            seed=options.seed,
+        )
+    check_determined(data)
+    if options.limit is None:
+        check_information(data)
+    folds = None
+    if division.is_whole_test or method == AUTO or data.groups.count > 1:
+        folds = assign_folds(data.groups, seed=options.seed)
+    fitted = fit_scaling(data, method, folds, options.class_prior)
+    if division.is_whole_test:
+        scalings = cross_fit(fitted.unshifted, data, folds)
+    else:
+        scalings = cross_fit_if_cheap(fitted.unshifted, data, folds)
+    placement = None
+    if sink.has_model:
+        placement = find_place(runner.model, fitted.scaler, data, source)
+    effect = measure_effect(
+        rows or source.read(runner.model, 'Before and after'),
+        scalings,
+        data.groups.of_image,
+        returned_scaler=fitted.scaler,
+        threshold=source.threshold,
         num_bins=options.num_bins,
+        gather=source.gather,
+    )
+    calibrated = result(
+        data,
+        fitted,
+        scalings,
+        effect,
+        placement,
         seed=options.seed,
+        num_bins=options.num_bins,
     )
     calibrated.split = division.split
     calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
@@ -273,6 +312,36 @@ def calibrate_runner(
     if division.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
+
+
+def keep_rows(
+    batches: Iterable[ImagePredictions], rows: list[ImagePredictions]
+) -> Iterator[ImagePredictions]:
+    """Yield batches, and keep those of rows, which are small: maps are read twice instead."""
+    for batch in batches:
+        if not batch.are_maps:
+            rows.append(batch)
+        yield batch
+
+
+def cross_fit_if_cheap(scaler: Scaler | None, data: HeldOut, folds: Tensor | None) -> Scalings:
+    """Cross-fit where this takes about a minute, and each fold leaves data that determine it."""
+    if scaler is None or folds is None or not is_cheap(scaler, data.draw):
+        return score_by_fit(scaler)
+    try:
+        return cross_fit(scaler, data, folds)
+    except UserError:  # A class may be in few groups, all of one fold.
+        return score_by_fit(scaler)
+
+
+def is_cheap(scaler: Scaler, draw: Draw) -> bool:
+    """Return whether a scaling is fitted in seconds.
+
+    It asks for sizes and not for times, since all processes have to agree.
+    """
+    num_predictions, num_logits = draw.logits.shape
+    axes = max(scaler.learned.values()) if isinstance(scaler, LogitScaler) else 0
+    return num_predictions * num_logits ** min(max(axes, 1), 2) <= CHEAP
 
 
 def split_source(runner: Runner, split: str, loader: Iterable) -> RunnerSource:
@@ -291,10 +360,9 @@ def effect_on_test(
     """
     source = split_source(runner, 'test', loader)
     source.from_scores = fitted.from_scores
-    unchanged = TemperatureScaler.from_parameters({'temperature': 1.0})
     return measure_effect(
         source.read(runner.model, 'Before and after, test'),
-        [calibrated.unshifted or unchanged],
+        score_by_fit(calibrated.unshifted),
         returned_scaler=calibrated.scaler,
         threshold=source.threshold,
         num_bins=calibrated.num_bins,

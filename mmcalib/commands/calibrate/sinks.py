@@ -17,7 +17,7 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from mmcalib.calibration.calibrated import Calibrated
-from mmcalib.calibration.place import (
+from mmcalib.calibration.prove import (
     OriginalLogits,
     Placement,
     compute_on_all_processes,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mmcalib.calibration.place import largest_difference
+from mmcalib.calibration.prove import largest_difference
 from mmcalib.commands.export.network import PredictingNetwork
 from mmcalib.errors import UserError
 from mmcalib.files import whole_file

@@ -21,7 +21,8 @@ from mmseg.structures import SegDataSample
 from stock_models import FOLDERS, build_model, class_name, config_path
 from torch import nn
 
-from mmcalib.calibration.place import OriginalLogits, place
+from mmcalib.calibration.find_layer import place
+from mmcalib.calibration.prove import OriginalLogits
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.command import prepare
 from mmcalib.commands.calibrate.sinks import CheckpointSink

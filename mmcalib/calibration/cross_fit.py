@@ -5,68 +5,97 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.draw import Draw
+from mmcalib.calibration.held_out import HeldOut
+from mmcalib.calibration.independent_groups import FOLDS, Groups
 from mmcalib.errors import UserError
+from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.temperature_search import best_temperature, temperature_of_kept_rows
 from mmcalib.predictions.progress import progress
 
-FOLDS = 5
+
+@dataclass(frozen=True)
+class Scalings:
+    """The scalings that score images.
+
+    Attributes:
+        scalers: The scaling fitted without each fold; or the one that scores all images.
+        fold_of_image: The fold of each image by its index, ``(n,)`` int64; None without folds.
+    """
+
+    scalers: list[Scaler]
+    fold_of_image: Tensor | None = None
 
 
-def assign_folds(num_groups: int, *, seed: int, run_of_group: Tensor | None = None) -> Tensor:
-    """Return the fold of each group, of nearly equal sizes, drawn by a seed.
+def score_by_fit(scaler: Scaler | None) -> Scalings:
+    """Score each image by the scaling that was fitted to all; by none if this is None."""
+    return Scalings([scaler or TemperatureScaler.from_parameters({'temperature': 1.0})])
+
+
+def cross_fit(scaler: Scaler | None, data: HeldOut, fold_of_group: Tensor) -> Scalings:
+    """Score each image by a scaling that was fitted without its fold.
 
     Args:
-        num_groups: The number of groups.
-        seed: The seed.
-        run_of_group: The run of neighbours that each group is in, ``(G,)`` int64. The folds are
-            then whole runs and not drawn, so that neighbours are in two folds at the ends of runs
-            alone; None to draw groups.
+        scaler: The scaling that was fitted to all predictions; None for no scaling.
+        data: The predictions.
+        fold_of_group: The fold of each group, see :func:`assign_folds`.
+
+    Raises:
+        UserError: If the predictions without a fold determine no scaling.
+    """
+    if scaler is None:
+        return score_by_fit(scaler)
+    scalers = fit_folds(scaler, data, fold_of_group, similar=scaler, shown=True)
+    return Scalings(scalers, fold_of_group[data.groups.of_image])
+
+
+def assign_folds(groups: Groups, *, seed: int) -> Tensor:
+    """Return the fold of each group, of nearly equal sizes, drawn by a seed.
+
+    The folds of groups in runs of neighbours are whole runs and not drawn, so that neighbours are
+    in two folds at the ends of runs alone.
 
     Returns:
-        ``(num_groups,)`` int64 in [0, 5), or less if there are fewer.
+        ``(G,)`` int64 in [0, 5), or less if there are fewer.
 
     Raises:
         UserError: If there is only one group.
     """
-    if num_groups < 2:
+    if groups.count < 2:
         raise UserError(
             'all valid predictions are of one image, or of one of the given groups, so no scaling '
             'can be fitted on others: calibrate on more images'
         )
-    if run_of_group is not None:
-        return run_of_group % FOLDS
-    fold = np.random.RandomState(seed).permutation(num_groups) % FOLDS
+    if groups.run_of_group is not None:
+        return groups.run_of_group % FOLDS
+    fold = np.random.RandomState(seed).permutation(groups.count) % FOLDS
     return torch.from_numpy(fold.astype(np.int64))
 
 
-def fit_scaler(
-    scaler: Scaler, draw: Draw, group_index: Tensor, is_kept: Tensor | None = None
-) -> Scaler:
-    """Fit a scaler to drawn predictions, and return it.
+def fit_scaler(scaler: Scaler, data: HeldOut, is_kept: Tensor | None = None) -> Scaler:
+    """Fit a scaler to held-out predictions, and return it.
 
     Args:
         scaler: The method and its options.
-        draw: The predictions.
-        group_index: The group of each prediction, ``(M,)`` int64.
+        data: The predictions.
         is_kept: A mask ``(M,)`` of the predictions to fit to; None for all.
     """
-    if is_kept is None:
-        return scaler.fit(draw.logits, draw.labels, group_index)
-    return scaler.fit(draw.logits[is_kept], draw.labels[is_kept], group_index[is_kept])
+    columns = [data.draw.logits, data.draw.labels, data.groups.index]
+    if is_kept is not None:
+        columns = [column[is_kept] for column in columns]
+    return scaler.fit(*columns)
 
 
 def fit_folds(
     scaler: Scaler,
-    draw: Draw,
-    group_index: Tensor,
+    data: HeldOut,
     fold_of_group: Tensor,
     *,
     similar: Scaler | None = None,
@@ -76,18 +105,16 @@ def fit_folds(
 
     Args:
         scaler: The method and its options.
-        draw: The predictions.
-        group_index: The group of each prediction, ``(M,)`` int64.
+        data: The predictions.
         fold_of_group: The fold of each group, see :func:`assign_folds`.
         similar: A scaler of the same method that was fitted to all predictions, at whose optimum
             the fits start; None if there is none. Then all but the first start at the one before.
-
         shown: Whether a terminal shows a progress bar.
 
     Raises:
         UserError: If the predictions without a fold determine no scaling.
     """
-    fold = fold_of_group[group_index]
+    fold = fold_of_group[data.groups.index]
     num_folds = int(fold_of_group.max()) + 1
     numbers: Iterable[int] = range(num_folds)
     if shown:
@@ -96,9 +123,9 @@ def fit_folds(
     if isinstance(scaler, ScalerPerLabel) or not scaler.starts_at_temperature:
         for number in numbers:
             with named_fold(number, num_folds):
-                scalers.append(fit_scaler(deepcopy(scaler), draw, group_index, fold != number))
+                scalers.append(fit_scaler(deepcopy(scaler), data, fold != number))
         return scalers
-    rows = read_rows(draw.logits, draw.labels, group_index)
+    rows = read_rows(data.draw.logits, data.draw.labels, data.groups.index)
     temperature = best_temperature(rows) if similar is None else similar.optimum.temperature
     derivatives = nll_derivatives(rows, 1 / temperature)
     for number in numbers:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mmcalib.calibration.cross_fit import Scalings
 from mmcalib.metrics.class_rates import ClassRates, RateTally
 from mmcalib.metrics.intervals import bootstrap_weights, metric_values
 from mmcalib.metrics.names import PREFIX, better_rule, number_text
@@ -53,8 +54,7 @@ class Effect:
 
 def measure_effect(
     batches: Iterable[ImagePredictions],
-    scalers: Sequence[Scaler],
-    fold_of_image: Tensor | None = None,
+    scalings: Scalings,
     group_of_image: Tensor | None = None,
     *,
     returned_scaler: Scaler | None = None,
@@ -66,8 +66,7 @@ def measure_effect(
 
     Args:
         batches: The predictions that this process has read.
-        scalers: The fitted scaler of each fold, or one.
-        fold_of_image: The fold of each image by its index, ``(n,)`` int64; None for one scaler.
+        scalings: The scalings that score the images.
         group_of_image: The group of each image by its index, ``(n,)`` int64; None if every image
             is a group.
         returned_scaler: The scaler that was fitted to all; None without folds.
@@ -88,20 +87,21 @@ def measure_effect(
     for batch in batches:
         are_of_sigmoids = batch.are_of_sigmoid
         for part in split_entries(batch):
-            if fold_of_image is None:
+            if scalings.fold_of_image is None:
                 folds = torch.zeros(len(part), dtype=torch.int64, device='cpu')
             else:
-                folds = fold_of_image[part.images]
+                folds = scalings.fold_of_image[part.images]
             for fold in folds.unique().tolist():
                 fold_part = part.select(folds == fold)
-                scaled = scale_predictions(fold_part, scalers[fold], threshold)
+                scaler = scalings.scalers[fold]
+                scaled = scale_predictions(fold_part, scaler, threshold)
                 num_predictions += int(fold_part.valid.sum())
                 if not fold_part.several_labels:
                     valid_labels = fold_part.labels[fold_part.valid].cpu()
                     counts = torch.bincount(valid_labels, minlength=fold_part.num_classes)
                     label_counts = label_counts + counts
                 predicted = scaled.predicted
-                if returned_scaler is not None and returned_scaler is not scalers[fold]:
+                if returned_scaler is not None and returned_scaler is not scaler:
                     predicted = predict_scaled(fold_part, returned_scaler, threshold)
                 changed += int(((predicted != fold_part.predicted) & fold_part.valid).sum())
                 before.add(fold_part)
@@ -152,10 +152,7 @@ def scale_predictions(
         threshold: The probability above which a sigmoid predicts its class; None if the classes
             stay, as those of a head that predicts the labels of the highest scores.
     """
-    if part.several_labels:
-        logits = scaler.transform(part.logits[:, 0])[:, None]
-    else:
-        logits = scaler.transform(part.logits)
+    logits = scaler.transform(part.logits)
     predicted = part.predicted
     if logits.shape[1] == 1:
         if threshold is not None:

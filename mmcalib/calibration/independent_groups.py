@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.draw import Draw
-from mmcalib.calibration.folds import FOLDS
+from mmcalib.calibration.draw import Draw, sort_rows
 from mmcalib.calibration.source import Source
 from mmcalib.posthoc.fit_rows import split_rows
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.tensors import at_least_single
 
+# The folds of a cross-fit.
+FOLDS = 5
 # Standard errors from 0, beyond which one of 160 data sets of independent images is by chance.
 ALIKE = 2.5
 # Nine neighbours are at most three standard errors from 0.
@@ -47,9 +48,7 @@ class Groups:
     run_of_group: Tensor | None = None
 
 
-def independent_groups(
-    draw: Draw, source: Source, given_groups: Tensor | None, *, pixels: bool
-) -> Groups:
+def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) -> Groups:
     """Return the groups of images that are independent, of those that have a valid prediction.
 
     They are the given groups, otherwise the images. If images next to each other, of two groups,
@@ -62,7 +61,6 @@ def independent_groups(
         source: The source that they come from.
         given_groups: The group of each image by its index in the data, ``(n,)`` int64 numbered
             in the order of the first images; None if every image is a group.
-        pixels: Whether the predictions are pixels of maps.
     """
     numbers = draw.images if given_groups is None else given_groups[draw.images]
     index = numbers.unique(return_inverse=True)[1]
@@ -73,7 +71,7 @@ def independent_groups(
         of_image = of_image * FOLDS // count
         return Groups(of_image[draw.rows.images], of_image, FOLDS, are_runs=True)
     run_of_group = None
-    if in_order and pixels:
+    if in_order and draw.pixels:
         runs_of_fold = max(len(draw.images) // (RUN_LENGTH * FOLDS), 1)
         num_runs = min(runs_of_fold * FOLDS, count)
         run_of_group = torch.arange(count, device='cpu') * num_runs // count
@@ -93,7 +91,8 @@ def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
     The last digits of a sum depend on the order of its terms, so a loader that shuffles would
     otherwise give other ones.
     """
-    return draw.sorted_by(groups.index), replace(groups, index=groups.index.sort().values)
+    rows = sort_rows(draw.rows, groups.index)
+    return replace(draw, rows=rows), replace(groups, index=groups.index.sort().values)
 
 
 def neighbours_alike(draw: Draw, group_of_image: Tensor) -> bool:

@@ -6,11 +6,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from drawn import draw_of_arrays
+from drawn import draw_of_arrays, held_out
 from overconfident import draw
 from torch.nn.functional import cross_entropy
 
-from mmcalib.calibration.folds import assign_folds, fit_folds, fit_scaler
+from mmcalib.calibration.cross_fit import assign_folds, fit_folds, fit_scaler
 from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 
@@ -26,12 +26,12 @@ def overconfident_draw(num_classes, *, num_rows=1500, rows_per_image=5, dtype=to
     return draw_of_arrays(torch.as_tensor(logits).to(dtype), labels, images)
 
 
-def separate_fits(scaler_type, predictions, groups, fold_of_group):
+def separate_fits(scaler_type, data, fold_of_group):
     """Return a scaler for each fold, fitted from the start to a copy of the other rows."""
-    fold = fold_of_group[groups]
+    fold = fold_of_group[data.groups.index]
     scalers = []
     for number in range(int(fold.max()) + 1):
-        scalers.append(fit_scaler(scaler_type(), predictions, groups, fold != number))
+        scalers.append(fit_scaler(scaler_type(), data, fold != number))
     return scalers
 
 
@@ -39,10 +39,10 @@ def separate_fits(scaler_type, predictions, groups, fold_of_group):
 @pytest.mark.parametrize('method', METHODS)
 def test_fit_folds_equals_separate_fits(method, num_logits):
     predictions = overconfident_draw(num_logits)
-    groups = predictions.rows.images // 3
-    fold_of_group = assign_folds(int(groups.max()) + 1, seed=0)
-    expected = separate_fits(SCALERS[method], predictions, groups, fold_of_group)
-    actual = fit_folds(SCALERS[method](), predictions, groups, fold_of_group)
+    data = held_out(predictions, torch.arange(predictions.num_images) // 3)
+    fold_of_group = assign_folds(data.groups, seed=0)
+    expected = separate_fits(SCALERS[method], data, fold_of_group)
+    actual = fit_folds(SCALERS[method](), data, fold_of_group)
     for actual_scaler, expected_scaler in zip(actual, expected, strict=True):
         assert actual_scaler.num_predictions_ == expected_scaler.num_predictions_
         torch.testing.assert_close(
@@ -60,12 +60,11 @@ def test_fit_folds_temperatures_equal_separate_fits_in_double(dtype, size):
     logits, labels = draw(1500, num_classes=4)
     rounded = torch.as_tensor(size * logits).to(dtype)
     images = torch.arange(1500) // 5
-    fold_of_image = assign_folds(300, seed=1)
-    expected = separate_fits(
-        TemperatureScaler, draw_of_arrays(rounded.double(), labels, images), images, fold_of_image
-    )
-    predictions = draw_of_arrays(rounded, labels, images)
-    actual = fit_folds(TemperatureScaler(), predictions, images, fold_of_image)
+    data = held_out(draw_of_arrays(rounded, labels, images))
+    fold_of_image = assign_folds(data.groups, seed=1)
+    data_in_double = held_out(draw_of_arrays(rounded.double(), labels, images))
+    expected = separate_fits(TemperatureScaler, data_in_double, fold_of_image)
+    actual = fit_folds(TemperatureScaler(), data, fold_of_image)
     for actual_scaler, expected_scaler in zip(actual, expected, strict=True):
         assert actual_scaler.temperature_ == pytest.approx(expected_scaler.temperature_, rel=1e-6)
 
@@ -76,9 +75,9 @@ def test_fit_folds_of_different_temperatures_equal_separate_fits():
     logits[:100] *= 30
     images = torch.arange(500) // 100
     fold_of_image = torch.arange(5)
-    predictions = draw_of_arrays(logits, labels, images)
-    expected = separate_fits(TemperatureScaler, predictions, images, fold_of_image)
-    actual = fit_folds(TemperatureScaler(), predictions, images, fold_of_image)
+    data = held_out(draw_of_arrays(logits, labels, images))
+    expected = separate_fits(TemperatureScaler, data, fold_of_image)
+    actual = fit_folds(TemperatureScaler(), data, fold_of_image)
     temperatures = [scaler.temperature_ for scaler in actual]
     assert max(temperatures) > 3 * min(temperatures)
     assert temperatures == pytest.approx([s.temperature_ for s in expected], rel=1e-7)
@@ -89,9 +88,9 @@ def test_fit_folds_without_wrong_predictions_has_bound():
     logits, labels = draw(200, num_classes=3)
     labels[40:] = np.argmax(logits[40:], axis=1)
     images = torch.arange(200) // 40
-    predictions = draw_of_arrays(logits, labels, images)
+    data = held_out(draw_of_arrays(logits, labels, images))
     with pytest.warns(UserWarning, match='bound of 0.01'):
-        scalers = fit_folds(TemperatureScaler(), predictions, images, torch.arange(5))
+        scalers = fit_folds(TemperatureScaler(), data, torch.arange(5))
     assert scalers[0].temperature_ == 0.01
     assert all(scaler.temperature_ > 0.1 for scaler in scalers[1:])
 
@@ -100,22 +99,21 @@ def test_fit_folds_undetermined_temperature_names_fold():
     logits, labels = draw(200, num_classes=3)
     logits[40:] = 0
     images = torch.arange(200) // 40
-    predictions = draw_of_arrays(logits, labels, images)
+    data = held_out(draw_of_arrays(logits, labels, images))
     with pytest.raises(
         UserError, match='without fold 1 of 5: the logits of each row are all equal'
     ):
-        fit_folds(TemperatureScaler(), predictions, images, torch.arange(5))
+        fit_folds(TemperatureScaler(), data, torch.arange(5))
 
 
 def test_fit_folds_grid_equals_separate_fits():
-    predictions = overconfident_draw(4, num_rows=300)
-    images = predictions.rows.images
-    fold_of_image = assign_folds(60, seed=0)
+    data = held_out(overconfident_draw(4, num_rows=300))
+    fold_of_image = assign_folds(data.groups, seed=0)
     scaler = TemperatureScaler(criterion='ece-grid')
-    actual = fit_folds(scaler, predictions, images, fold_of_image)
+    actual = fit_folds(scaler, data, fold_of_image)
     for number, fold_scaler in enumerate(actual):
-        kept = fold_of_image[images] != number
-        expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), predictions, images, kept)
+        is_kept = fold_of_image[data.groups.index] != number
+        expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data, is_kept)
         assert fold_scaler.temperature_ == expected.temperature_
 
 
@@ -139,13 +137,13 @@ def test_fit_folds_in_single_precision_have_nll_of_double(method):
     logits = torch.as_tensor(logits + 0.7 * np.arange(4))  # Classes then differ.
     labels = torch.as_tensor(labels)
     images = torch.arange(len(labels)) // 40
-    fold_of_image = assign_folds(400, seed=0)
-    fold = fold_of_image[images]
     losses = []
     for values in (logits.float(), logits.float().double()):
-        predictions = draw_of_arrays(values, labels, images)
-        full = fit_scaler(SCALERS[method](), predictions, images)
-        scalers = fit_folds(SCALERS[method](), predictions, images, fold_of_image, similar=full)
+        data = held_out(draw_of_arrays(values, labels, images))
+        fold_of_image = assign_folds(data.groups, seed=0)
+        fold = fold_of_image[images]
+        full = fit_scaler(SCALERS[method](), data)
+        scalers = fit_folds(SCALERS[method](), data, fold_of_image, similar=full)
         for number, scaler in enumerate(scalers):
             scaled = scaler.transform(values.double()[fold != number])
             losses.append(cross_entropy(scaled, labels[fold != number]).item())

@@ -1,0 +1,76 @@
+"""Held-out predictions that a scaling is fitted to, drawn and in independent groups."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor
+
+from mmcalib.calibration.draw import Draw, draw_predictions
+from mmcalib.calibration.independent_groups import Groups, independent_groups, sort_by_group
+from mmcalib.calibration.source import Source
+from mmcalib.posthoc.temperature_search import information
+from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.image_predictions import ImagePredictions
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Predictions that a scaling is fitted to.
+
+    Attributes:
+        draw: The predictions, in the order of their groups.
+        groups: The independent groups of their images.
+    """
+
+    draw: Draw
+    groups: Groups
+
+    @cached_property
+    def pooled(self) -> ImagePredictions:
+        """The valid predictions, whose images are the groups.
+
+        Those of several labels are all taken together, as of one label with one logit.
+        """
+        rows = self.draw.rows.with_images(self.groups.index)
+        if not rows.several_labels:  # All are valid.
+            return rows
+        return replace(rows, several_labels=False).valid_rows()
+
+    @cached_property
+    def information(self) -> float | None:
+        """How clearly logits tell about the labels; None of several labels.
+
+        See :func:`~mmcalib.posthoc.temperature_search.information`.
+        """
+        return None if self.draw.rows.several_labels else information(self.pooled)
+
+
+def draw_held_out(
+    batches: Iterable[ImagePredictions],
+    source: Source,
+    *,
+    groups: Sequence[Hashable] | Tensor | None = None,
+    num_samples: int | None = None,
+    seed: int = 0,
+) -> HeldOut:
+    """Draw predictions for a fit, and find their independent groups.
+
+    All processes have to call it, and all get the same result.
+
+    Args:
+        batches: The predictions that this process has read.
+        source: The source that they come from.
+        groups: The group of each image in the order of the data; None if every image is one.
+        num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
+            classified images.
+        seed: The seed of the draw.
+
+    Raises:
+        UserError: If there is no valid prediction.
+    """
+    draw = draw_predictions(batches, source, num_samples=num_samples, seed=seed)
+    given_groups = None if groups is None else group_numbers(groups, draw.num_images)
+    return HeldOut(*sort_by_group(draw, independent_groups(draw, source, given_groups)))
