@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from mmcalib.calibration.cross_fit import Scalings
 from mmcalib.metrics.class_rates import ClassRates, RateTally
 from mmcalib.metrics.intervals import bootstrap_weights, metric_values
-from mmcalib.metrics.names import PREFIX, better_rule, number_text
 from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -167,22 +166,6 @@ def predict_scaled(part: ImagePredictions, scaler: Scaler, threshold: float | No
     if part.logits.shape[1] > 1 and scaler.keeps_argmax:
         return part.predicted
     return scale_predictions(part, scaler, threshold).predicted
-
-
-def worse_metrics(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:
-    """Return ``from 0.3000 to 0.3100`` by the name of each metric that is worse as printed."""
-    worse = {}
-    for name in before:
-        key = f'{PREFIX}{name}'
-        text_before = number_text(before[name], key)
-        text_after = number_text(after[name], key)
-        if better_rule(key) == 'less':
-            is_worse = after[name] > before[name]
-        else:
-            is_worse = after[name] < before[name]
-        if is_worse and text_before != text_after:
-            worse[name] = f'from {text_before} to {text_after}'
-    return worse
 
 
 def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:

@@ -36,14 +36,6 @@ MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
 LEAST_GROUPS = 10
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
-FEW_GROUPS = (
-    'Of fewer than ten groups only a temperature is taken, and only if it is above 1 by two '
-    'standard errors: they do not tell which other scaling would hold on further ones.'
-)
-FEW_GROUPS_OF_LABELS = (
-    'Of fewer than ten groups only a temperature is compared with no scaling: they do not tell '
-    'which other scaling would hold on further ones.'
-)
 
 
 def default_scaler(num_logits: int) -> LogitScaler:
@@ -75,22 +67,6 @@ def helps_few_groups(temperature: float, standard_error: float) -> bool:
 def errors_from_one(temperature: float, standard_error: float) -> float:
     """Return how many standard errors a temperature is away from 1, of their logarithms."""
     return abs(math.log(temperature)) * temperature / standard_error
-
-
-def is_of_logarithm(temperature: float, standard_error: float) -> bool:
-    """Return whether an error is so large that the interval is one of the logarithm.
-
-    Otherwise T ± SE is nearly the same. Of 0.15 ± 0.34 the lower end would be no temperature.
-    """
-    return standard_error > temperature / 5
-
-
-def interval_text(temperature: float, standard_error: float) -> str:
-    """Return ``± 0.04``; for a large error the ends of an interval of the logarithm in brackets."""
-    if not is_of_logarithm(temperature, standard_error):
-        return f'± {standard_error:.2g}'
-    factor = math.exp(standard_error / temperature)
-    return f'[{temperature / factor:.2g}, {temperature * factor:.2g}]'
 
 
 def methods_for(num_logits: int, *, num_groups: int, pixels: bool) -> list[str]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import torch
 from torch import Tensor
 
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.posthoc.logits import top_class
-from mmcalib.posthoc.temperature_search import INFORMATIVE
-from mmcalib.texts import unlabelled_sentence
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
@@ -100,40 +96,3 @@ def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:
         if label == start and len(path) > 1:
             exchanged[start] = predicted_as[start]
     return exchanged
-
-
-def data_warnings(
-    information: float | None,
-    unlabelled: Sequence[object],
-    accuracy: float,
-    majority: float | None,
-    *,
-    accuracy_error: float,
-    num_classes: int | None = None,
-) -> Iterator[str]:
-    """Yield sentences about what speaks against the data of a calibration.
-
-    Where one of two classes is rare, or was weighted in the training, the accuracy is often below
-    its share, which says nothing of the order of the classes: the information of the logits does.
-
-    Args:
-        information: The information of the logits; None of several labels.
-        unlabelled: Names or numbers of the classes without a label.
-        accuracy: The accuracy of the predictions, in percent.
-        majority: The share of the most frequent class, in percent; None of several labels.
-        accuracy_error: The standard error of the accuracy.
-        num_classes: The number of classes; None if it is not known.
-    """
-    is_by_chance = majority is None or accuracy - majority <= INFORMATIVE * accuracy_error
-    if information is not None and information < INFORMATIVE and is_by_chance:
-        yield (
-            f'Warning: {NO_INFORMATION} beyond chance (accuracy {accuracy:.2f} %), so the '
-            f'temperature means nothing: {SAME_ORDER}'
-        )
-    elif num_classes != 2 and majority is not None and accuracy <= majority:
-        yield (
-            f'Warning: the accuracy, {accuracy:.2f} %, is not above {majority:.2f} %, that of '
-            f'always predicting the most frequent class: {SAME_ORDER}'
-        )
-    if unlabelled:
-        yield unlabelled_sentence(unlabelled)

@@ -37,8 +37,6 @@ def find_place(
 ) -> Placement | None:
     """Return where a scaling goes in a model, which stays as it is; the same on all processes.
 
-    From then on the source reads logits where the calibrated model will have them.
-
     Args:
         model: The model.
         scaler: The fitted scaler; None for no scaling, which has no place.
@@ -58,7 +56,6 @@ def find_place(
     num_proven = sum(source.gather(sum(len(kept.images) for kept in original.batches)))
     # A sampler may repeat images to fill up the share of a process.
     placement.num_images = min(num_proven, data.draw.num_images)
-    source.use_placement(placement)
     return placement
 
 

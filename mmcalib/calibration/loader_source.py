@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mmcalib.calibration.prove import Placement
 from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.posthoc.masked_classes import masked_logits
@@ -91,9 +90,6 @@ class LoaderSource:
         """Return the logits of a batch, which a function may take out of the output."""
         with reader(model, unpack=self.unpack, logits=logits) as read:
             return list(read(batch))
-
-    def use_placement(self, placement: Placement) -> None:
-        """Do nothing: the logits are the same wherever the scaling goes."""
 
     def image_seeds(self, part: ImagePredictions) -> list[int]:
         """Return a seed for each map that its labels decide."""

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from mmcalib.calibration.prove import Placement
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatch
 
@@ -38,9 +37,6 @@ class Source(Protocol):
 
     def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch, the same each time."""
-
-    def use_placement(self, placement: Placement) -> None:
-        """Read the logits from now on where the calibrated model will have them."""
 
     def image_seeds(self, part: ImagePredictions) -> list[int]:
         """Return the seed of each entry, which decides what is drawn of it."""

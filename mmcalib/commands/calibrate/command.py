@@ -283,6 +283,11 @@ def calibrate_runner(
     placement = None
     if sink.has_model:
         placement = find_place(runner.model, fitted.scaler, data, source)
+    if placement is not None:
+        source.use_placement(placement)
+        if placement.reason is not None:  # Perhaps only found on a later batch.
+            check_file(options.config_beside, options)
+        placement.difference = sink.prove(runner.model, source, fitted.scaler, placement)
     effect = measure_effect(
         rows or source.read(runner.model, 'Before and after'),
         scalings,
@@ -303,12 +308,6 @@ def calibrate_runner(
     )
     calibrated.split = division.split
     calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
-    if calibrated.placement is not None:
-        if calibrated.placement.reason is not None:  # Perhaps only found on a later batch.
-            check_file(options.config_beside, options)
-        calibrated.placement.difference = sink.prove(
-            runner.model, source, calibrated.scaler, calibrated.placement
-        )
     if division.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
