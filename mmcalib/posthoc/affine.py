@@ -287,32 +287,18 @@ class VectorScaler(ClasswiseScaler):
         self.diagonal = diagonal
         self.intercept = intercept
 
-    def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {
-            'scale': torch.ones(num_logits, device='cpu'),
-            'shift': torch.zeros(num_logits, device='cpu'),
-        }
-
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         # Transpose is its own inverse; ONNX gets movedim(-1, 1) wrong where map sizes are free.
         return (centred(logits).transpose(1, -1) * scale + shift).transpose(1, -1)
 
-    def curvatures(self) -> dict[str, Tensor]:
-        information = self._information
-        num_classes = len(information.shift)
-        scale_cost = self.diagonal * scale_penalty(information.penalty)
-        shift_cost = self.intercept * shift_penalty(num_classes)
+    def penalties(self, num_logits: int) -> dict[str, float]:
         return {
-            'scale': information.scale + 2 * scale_cost,
-            'shift': information.shift + 2 * shift_cost,
+            'scale': self.diagonal * PENALTY * self._information.penalty,
+            'shift': self.intercept * min(num_logits, PENALTY),
         }
 
-    def cost(self, scale: Tensor, shift: Tensor) -> Tensor:
-        scale_cost = (
-            scale_penalty(self._information.penalty) * self.diagonal * (scale - 1).square().sum()
-        )
-        shift_cost = shift_penalty(len(shift)) * self.intercept * shift.square().sum()
-        return scale_cost + shift_cost
+    def curvatures(self) -> dict[str, Tensor]:
+        return {'scale': self._information.scale, 'shift': self._information.shift}
 
 
 class MatrixScaler(ClasswiseScaler):
@@ -361,12 +347,6 @@ class MatrixScaler(ClasswiseScaler):
         self.off_diagonal = off_diagonal
         self.intercept = intercept
 
-    def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {
-            'matrix': torch.eye(num_logits, device='cpu'),
-            'shift': torch.zeros(num_logits, device='cpu'),
-        }
-
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)
 
@@ -378,40 +358,19 @@ class MatrixScaler(ClasswiseScaler):
             shown['other entries'] = self.matrix_[~is_diagonal]
         return {**shown, 'shift': self.shift_}
 
+    def penalties(self, num_logits: int) -> dict[str, Tensor | float]:
+        information = self._information
+        off_diagonal = self.off_diagonal * num_logits * min(num_logits - 1, PENALTY)
+        matrix = information.shift.new_full((num_logits, num_logits), off_diagonal)
+        matrix.fill_diagonal_(self.diagonal * PENALTY * information.penalty)
+        return {'matrix': matrix, 'shift': self.intercept * min(num_logits, PENALTY)}
+
     def curvatures(self) -> dict[str, Tensor]:
         information = self._information
-        num_classes = len(information.shift)
-        off_diagonal_cost = self.off_diagonal * off_diagonal_penalty(num_classes)
-        diagonal_cost = self.diagonal * scale_penalty(information.penalty)
-        shift_cost = self.intercept * shift_penalty(num_classes)
         # Elements off the diagonal are estimated, which spares a product of matrices.
-        matrix = information.shift[:, None] * information.mean_square + 2 * off_diagonal_cost
-        matrix.diagonal().copy_(information.scale + 2 * diagonal_cost)
-        return {'matrix': matrix, 'shift': information.shift + 2 * shift_cost}
-
-    def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        num_classes = len(shift)
-        off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
-        diagonal_squares = (matrix.diagonal() - 1).square().sum()
-        diagonal_cost = scale_penalty(self._information.penalty) * self.diagonal * diagonal_squares
-        off_diagonal_cost = off_diagonal_penalty(num_classes) * off_diagonal_squares
-        shift_cost = shift_penalty(num_classes) * self.intercept * shift.square().sum()
-        return diagonal_cost + self.off_diagonal * off_diagonal_cost + shift_cost
-
-
-def scale_penalty(mean_square: float) -> float:
-    r"""Return the penalty of a squared change of a scale, for :math:`\lambda_a = 1`."""
-    return PENALTY * mean_square
-
-
-def off_diagonal_penalty(num_classes: int) -> float:
-    r"""Return the penalty of a squared off-diagonal element, for :math:`\lambda_o = 1`."""
-    return num_classes * min(num_classes - 1, PENALTY)
-
-
-def shift_penalty(num_classes: int) -> float:
-    r"""Return the penalty of a squared shift, for :math:`\lambda_b = 1`."""
-    return min(num_classes, PENALTY)
+        matrix = information.shift[:, None] * information.mean_square
+        matrix.diagonal().copy_(information.scale)
+        return {'matrix': matrix, 'shift': information.shift}
 
 
 def centred(logits: Tensor) -> Tensor:

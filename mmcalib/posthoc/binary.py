@@ -30,9 +30,6 @@ class PlattScaler(AffineScaler):
     learned = {'scale': 0, 'shift': 0}
     heads = ('sigmoid',)
 
-    def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {'scale': torch.tensor(1.0, device='cpu'), 'shift': torch.tensor(0.0, device='cpu')}
-
     def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         scaled_odds = log_odds(logits) * scale + shift
         return logits_from_odds(scaled_odds, num_logits=logits.shape[1])
@@ -66,13 +63,6 @@ class BetaScaler(LogitScaler):
     learned = {'rise': 0, 'fall': 0, 'shift': 0}
     heads = ('sigmoid',)
     bounds = {'rise': (0.0, float('inf')), 'fall': (0.0, float('inf'))}
-
-    def start(self, num_logits: int) -> dict[str, Tensor]:
-        return {
-            'rise': torch.tensor(1.0, device='cpu'),
-            'fall': torch.tensor(1.0, device='cpu'),
-            'shift': torch.tensor(0.0, device='cpu'),
-        }
 
     def apply(self, logits: Tensor, rise: Tensor, fall: Tensor, shift: Tensor) -> Tensor:
         odds = log_odds(logits)

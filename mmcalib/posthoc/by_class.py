@@ -274,8 +274,6 @@ class _OneClassScaler(ClassConditionalScaler):
         is_other[self.label] = 0
         return (logits @ matrix.T - shift) * is_other
 
-    def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        off_diagonal_squares = matrix.square().sum() - matrix.diagonal().square().sum()
-        diagonal_cost = self.diagonal * (matrix.diagonal() + LEAST_DIAGONAL - 1).square().sum()
-        shift_cost = self.intercept * shift.square().sum()
-        return diagonal_cost + self.off_diagonal * off_diagonal_squares + shift_cost
+    def penalties(self, num_logits: int) -> dict[str, Tensor | float]:
+        matrix = torch.full((num_logits, num_logits), float(self.off_diagonal), device='cpu')
+        return {'matrix': matrix.fill_diagonal_(self.diagonal), 'shift': self.intercept}

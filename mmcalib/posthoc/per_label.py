@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -64,30 +64,22 @@ class ScalerPerLabel:
         Raises:
             ValueError: If the data leave a scaling undetermined.
         """
-        images_with = (labels == 1).sum(dim=0)
-        images_without = (labels == 0).sum(dim=0)
-        is_rare = (images_with < LEAST_IMAGES) | (images_without < LEAST_IMAGES)
-        self.shared_labels = is_rare.nonzero().flatten().tolist()
-        if self.shared_labels:
-            shared_scaler = self._fit_all_labels_together(logits, labels, groups)
         self.scalers = []
-        for index in range(labels.shape[1]):
-            if index in self.shared_labels:
-                self.scalers.append(shared_scaler)
+        self.shared_labels = []
+        shared_scaler = None
+        for label, column in enumerate(label_columns(logits, labels, groups)):
+            images_per_value = torch.bincount(column[1], minlength=2)
+            if images_per_value.min() >= LEAST_IMAGES:
+                self.scalers.append(deepcopy(self.scaler).fit(*column))
                 continue
-            valid = labels[:, index] >= 0
-            label_scaler = deepcopy(self.scaler)
-            label_scaler.fit(logits[valid, index, None], labels[valid, index], groups[valid])
-            self.scalers.append(label_scaler)
+            if shared_scaler is None:
+                valid = labels >= 0
+                group_of_label = groups[:, None].expand(labels.shape)
+                shared_scaler = deepcopy(self.scaler)
+                shared_scaler.fit(logits[valid][:, None], labels[valid], group_of_label[valid])
+            self.scalers.append(shared_scaler)
+            self.shared_labels.append(label)
         return self
-
-    def _fit_all_labels_together(
-        self, logits: Tensor, labels: Tensor, groups: Tensor
-    ) -> LogitScaler:
-        valid = labels >= 0
-        group_of_each_label = groups[:, None].expand(labels.shape)
-        scaler = deepcopy(self.scaler)
-        return scaler.fit(logits[valid][:, None], labels[valid], group_of_each_label[valid])
 
     def standard_errors(self, logits: Tensor, labels: Tensor, groups: Tensor) -> list[float]:
         """Return the standard error of the temperature of each label.
@@ -101,16 +93,10 @@ class ScalerPerLabel:
             groups: As for :meth:`fit`.
         """
         errors = []
-        for index, scaler in enumerate(self.scalers):
-            if index in self.shared_labels:
-                errors.append(math.nan)
-                continue
-            valid = labels[:, index] >= 0
-            errors.append(
-                scaler.standard_error(
-                    logits[valid, index, None], labels[valid, index], groups[valid]
-                )
-            )
+        columns = label_columns(logits, labels, groups)
+        for label, (scaler, column) in enumerate(zip(self.scalers, columns, strict=True)):
+            is_shared = label in self.shared_labels
+            errors.append(math.nan if is_shared else scaler.standard_error(*column))
         return errors
 
     def transform(self, logits: Any) -> Any:
@@ -153,17 +139,12 @@ class ScalerPerLabel:
             weight: ``(L, …)`` of a linear layer or a convolution.
             bias: ``(L,)``, or None.
         """
-        folded_weights = []
-        folded_biases = []
-        for index, scaler in enumerate(self.scalers):
-            label = slice(index, index + 1)
-            label_bias = None if bias is None else bias[label]
-            folded_weight, folded_bias = scaler.fold(weight[label], label_bias)
-            folded_weights.append(folded_weight)
-            folded_biases.append(folded_bias)
-        if bias is None:
-            return torch.cat(folded_weights), None
-        return torch.cat(folded_weights), torch.cat(folded_biases)
+        biases = [None] * len(weight) if bias is None else bias.split(1)
+        folded = []
+        for scaler, *layer in zip(self.scalers, weight.split(1), biases, strict=True):
+            folded.append(scaler.fold(*layer))
+        weights, biases = zip(*folded, strict=True)
+        return torch.cat(weights), None if bias is None else torch.cat(biases)
 
     def shown_parameters(self) -> list[dict[str, Tensor]]:
         """Return what text shows of the learned parameters of each label, by name."""
@@ -230,6 +211,21 @@ class ScalerPerLabel:
 Scaler = LogitScaler | ScalerPerLabel
 
 
+def label_columns(
+    logits: Tensor, labels: Tensor, groups: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the valid logits ``(M, 1)``, labels and groups ``(M,)`` of each label.
+
+    Args:
+        logits: ``(N, L)``.
+        labels: ``(N, L)``; those below 0 are not valid.
+        groups: ``(N,)``.
+    """
+    for label_logits, label in zip(logits.split(1, dim=1), labels.unbind(dim=1), strict=True):
+        valid = label >= 0
+        yield label_logits[valid], label[valid], groups[valid]
+
+
 def label_names(labels: Sequence[int]) -> str:
     """Return ``label 3``, or ``labels 3, 5 and 2 more``, with five of them at most."""
     names = ', '.join(map(str, labels[:MOST_NAMES]))
@@ -240,13 +236,8 @@ def label_names(labels: Sequence[int]) -> str:
 
 def shared_sentence(labels: Sequence[int]) -> str:
     """Return a sentence on the labels that take the scaling of all labels together, and why."""
-    subject = label_names(labels).capitalize()
-    if len(labels) == 1:
-        return (
-            f'{subject} has fewer than {LEAST_IMAGES} images with, or without, and takes the '
-            'scaling of all labels together.'
-        )
+    has, takes = ('has', 'takes') if len(labels) == 1 else ('have', 'take')
     return (
-        f'{subject} have fewer than {LEAST_IMAGES} images with, or without, and take the '
-        'scaling of all labels together.'
+        f'{label_names(labels).capitalize()} {has} fewer than {LEAST_IMAGES} images with, or '
+        f'without, and {takes} the scaling of all labels together.'
     )

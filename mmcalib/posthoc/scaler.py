@@ -65,10 +65,10 @@ class LogitScaler(BaseEstimator):
     Logits are ``(N, K)`` or maps ``(N, K, *)``; with K = 1 they are those before a sigmoid.
 
     A method has parameters (:attr:`learned`), a start of their fit (:meth:`start`), a map of logits
-    (:meth:`apply`) and a penalty (:meth:`cost`). With T the temperature of the least NLL,
-    :meth:`fit` minimises by L-BFGS-B and autograd
+    (:meth:`apply`) and penalties of changes from the start (:meth:`penalties`). With T the
+    temperature of the least NLL, :meth:`fit` minimises by L-BFGS-B and autograd
 
-    .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i + \mathrm{cost}
+    .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i + \mathrm{penalty}
 
     with the number of effective predictions, see
     :func:`~mmcalib.posthoc.fit_rows.effective_number`. Computed in float64.
@@ -115,7 +115,14 @@ class LogitScaler(BaseEstimator):
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
         """Return the tensors to fit, in units of 1/T, with values that change nothing."""
-        return {}
+        tensors = {}
+        for name, num_axes in self.learned.items():
+            if name == 'matrix':
+                tensors[name] = torch.eye(num_logits, device='cpu')
+            else:
+                value = 0.0 if name == 'shift' else 1.0
+                tensors[name] = torch.full([num_logits] * num_axes, value, device='cpu')
+        return tensors
 
     def apply(self, logits: Tensor, **learned: Tensor) -> Tensor:
         """Return scaled logits ``(N, K, *)``, in the precision of logits and parameters.
@@ -135,14 +142,18 @@ class LogitScaler(BaseEstimator):
             parameters[name] = value / temperature if name in FACTORS else value
         return parameters
 
-    def cost(self, **fitted: Tensor) -> Tensor | float:
-        """Return the penalty that is added to the summed NLL of the effective predictions."""
-        return 0.0
+    def penalties(self, num_logits: int) -> dict[str, Tensor | float]:
+        """Return the penalty of a squared change of each tensor from the start, by name.
+
+        It is a number, or one for each element. The sum of all is added to the summed NLL of the
+        effective predictions.
+        """
+        return {}
 
     def curvatures(self) -> dict[str, Tensor]:
-        """Return the approximate second derivative of the objective in each tensor that is fitted.
+        """Return the approximate second derivative of the summed NLL in each tensor, by name.
 
-        The search steps in their units. A tensor that is left out has the unit 1.
+        With that of the penalty, it is the unit of the search; a tensor that is left out has 1.
         """
         return {}
 
@@ -270,8 +281,11 @@ class LogitScaler(BaseEstimator):
             nll = cross_entropy(scaled, part_targets, reduction='none')
             return (nll.double() * part_weights).sum() / num_effective
 
-        def mean_cost(**fitted: Tensor) -> Tensor | float:
-            return self.cost(**fitted) / num_effective
+        def mean_penalty(**fitted: Tensor) -> Tensor | float:
+            total = 0.0
+            for name, penalty in penalties.items():
+                total += (penalty * (fitted[name] - neutral[name]).square()).sum()
+            return total / num_effective
 
         logits = rows.logits
         if logits.numel() < FEW_LOGITS:
@@ -279,15 +293,19 @@ class LogitScaler(BaseEstimator):
         terms = []
         for part_logits, *part_columns in split_rows(logits, targets, weights):
             terms.append(partial(mean_nll, logits_for_passes(part_logits), *part_columns))
-        terms.append(mean_cost)
-        if start is None:
-            start = self.start(logits.shape[1])
-        start = {name: value.to(logits.device) for name, value in start.items()}
+        terms.append(mean_penalty)
+        to_device = partial(torch.as_tensor, dtype=torch.float64, device=logits.device)
+        neutral = {name: to_device(value) for name, value in self.start(logits.shape[1]).items()}
+        penalties = {}
+        for name, value in self.penalties(logits.shape[1]).items():
+            penalties[name] = to_device(value)
+        start = neutral if start is None else {name: to_device(start[name]) for name in neutral}
         tolerance = FLOAT32_TOLERANCE if logits.dtype == torch.float32 else FLOAT64_TOLERANCE
         units = {}
         for name, curvature in self.curvatures().items():
+            curvature = (curvature + 2 * penalties[name]) / num_effective
             # A penalty of 0 leaves no curvature for a class that is never predicted.
-            units[name] = (curvature / num_effective).clamp(min=LEAST_CURVATURE).rsqrt()
+            units[name] = curvature.clamp(min=LEAST_CURVATURE).rsqrt()
         return minimize_sum(terms, start, self.bounds, units=units, tolerance=tolerance)
 
     def transform(self, logits: Any) -> Any:
