@@ -26,7 +26,7 @@ from mmcalib.calibration.prove import (
 )
 from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
-from mmcalib.posthoc.per_label import Scaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -49,8 +49,7 @@ def find_place(
     if scaler is None:
         return None
     original = OriginalLogits(model, source.kept, source.run)
-    sigmoids = data.draw.rows.several_labels
-    find = partial(place, original, scaler, sigmoids=sigmoids)
+    find = partial(place, original, scaler)
     placement = common_placement(compute_on_all_processes(find, source.gather))
     source.kept = original.batches
     num_proven = sum(source.gather(sum(len(kept.images) for kept in original.batches)))
@@ -70,7 +69,7 @@ def common_placement(placements: Sequence[Placement]) -> Placement:
     return placements[0]
 
 
-def place(original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False) -> Placement:
+def place(original: OriginalLogits, scaler: Scaler) -> Placement:
     """Return where a fitted scaling goes in a model, which stays as it is.
 
     A fold is tried on all batches. A scaling that does not pass is attached.
@@ -78,14 +77,13 @@ def place(original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False) -
     Args:
         original: The model to scale, with batches of the pass that the scaler was fitted to.
         scaler: A fitted scaler.
-        sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
         UserError: If the model predicts otherwise than in the pass; as :func:`layers_for`.
     """
     model = original.model
     original.check()
-    layers, reason = layers_for(original, scaler, sigmoids=sigmoids)
+    layers, reason = layers_for(original, scaler)
     if reason is not None:
         return Placement(reason=reason)
     tensors = fold_layers(model, layers, scaler)
@@ -105,9 +103,7 @@ def place(original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False) -
     return Placement(layers, tensors, None, difference)
 
 
-def layers_for(
-    original: OriginalLogits, scaler: Scaler, *, sigmoids: bool = False
-) -> tuple[list[str], str | None]:
+def layers_for(original: OriginalLogits, scaler: Scaler) -> tuple[list[str], str | None]:
     """Return the layers that can absorb a scaling, nearly always one, or none and why.
 
     Layers that ran on the first batch and have an output per class are tried from the last to run
@@ -116,7 +112,6 @@ def layers_for(
     Args:
         original: The model to scale, with batches to run it on.
         scaler: The method, fitted or not.
-        sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
         UserError: If the method is not for such a head, or logits are NaN or infinite.
@@ -127,6 +122,7 @@ def layers_for(
     logits, last_call = run_noting_calls(original)
     # Shifts take a bias, and classes that all see the same features.
     per_class = scaler.per_class
+    sigmoids = isinstance(scaler, ScalerPerLabel)
     names, computed_names = candidate_layers(
         original.model, last_call, len(logits), per_class=per_class, sigmoids=sigmoids
     )
@@ -202,7 +198,7 @@ def candidate_layers(
             continue
         if num_outputs(layer) != num_logits or not can_scale(layer, per_class, sigmoids):
             continue
-        weights = [parameters.get(key) for key in parameter_keys(name, layer)]
+        weights = [parameters.get(key) for key in parameter_keys(name, layer).values()]
         # The tensors of a library that quantizes weights are of a subclass, without division.
         if all(weight is not None and type(weight.data) is Tensor for weight in weights):
             candidates.append((last_call[layer], name))
@@ -229,9 +225,9 @@ def try_halving(
     parameters = dict(model.named_parameters())
     halved = {}
     for name in layers:
-        for key in parameter_keys(name, model.get_submodule(name)):
+        for kind, key in parameter_keys(name, model.get_submodule(name)).items():
             halved[key] = parameters[key] / 2
-            if key.rpartition('.')[2] == 'bias':
+            if kind == 'bias':
                 halved[key] = halved[key] + shift.to(halved[key].device)
     for kept in original.batches:
         if kept.is_cut:  # The proof alone runs on single images, which take long.
@@ -276,10 +272,10 @@ def can_scale(layer: nn.Module, per_class: bool, sigmoids: bool) -> bool:
     return not (sigmoids and is_grouped and isinstance(layer, TRANSPOSED))
 
 
-def parameter_keys(name: str, layer: nn.Module) -> set[str]:
+def parameter_keys(name: str, layer: nn.Module) -> dict[str, str]:
     """Return the keys of the weight and the bias of a layer; a model may itself be the layer."""
-    keys = ['weight'] if layer.bias is None else ['weight', 'bias']
-    return {f'{name}.{key}'.lstrip('.') for key in keys}
+    kinds = ['weight'] if layer.bias is None else ['weight', 'bias']
+    return {kind: f'{name}.{kind}'.lstrip('.') for kind in kinds}
 
 
 def fold_layers(model: nn.Module, names: Sequence[str], scaler: Scaler) -> dict[str, Tensor]:
@@ -294,10 +290,10 @@ def fold_layers(model: nn.Module, names: Sequence[str], scaler: Scaler) -> dict[
             weight = weight.transpose(0, 1)
         else:
             weight, bias = scaler.fold(weight, bias)
-        # A model may itself be the layer, whose name is empty.
-        folded[f'{name}.weight'.lstrip('.')] = weight.contiguous()  # Safetensors needs it.
+        keys = parameter_keys(name, layer)
+        folded[keys['weight']] = weight.contiguous()  # Safetensors needs it.
         if bias is not None:
-            folded[f'{name}.bias'.lstrip('.')] = bias
+            folded[keys['bias']] = bias
     return folded
 
 

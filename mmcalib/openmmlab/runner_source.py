@@ -111,7 +111,7 @@ class RunnerSource:
             scaler = PlattScaler() if num_logits == 1 else VectorScaler()
         if self.several_labels:
             scaler = ScalerPerLabel(scaler)
-        layers, reason = layers_for(original, scaler, sigmoids=self.several_labels)
+        layers, reason = layers_for(original, scaler)
         return Placement(layers=layers, reason=reason)
 
     def use_placement(self, placement: Placement) -> None:

@@ -62,12 +62,16 @@ def best_temperature(rows: ImagePredictions, *, start: float = 1.0) -> float:
         if not any_wrong(rows):
             reason = 'no prediction is wrong, so nothing limits the confidence'
             return _bound_with_warning(TEMPERATURE_BOUNDS[0], reason)
-        high = _step_until(lambda log_beta: slope(log_beta) > 0, start=high, step=LOG_STEP)
+        high += LOG_STEP
+        while slope(high) <= 0:
+            high += LOG_STEP
     elif slope(low) >= 0:
         if information(rows) <= INFORMATIVE:
             reason = 'the logits carry almost no information about the labels'
             return _bound_with_warning(TEMPERATURE_BOUNDS[1], reason)
-        low = _step_until(lambda log_beta: slope(log_beta) < 0, start=low, step=-LOG_STEP)
+        low -= LOG_STEP
+        while slope(low) >= 0:
+            low -= LOG_STEP
     return math.exp(-brentq(slope, low, high, xtol=1e-10))
 
 
@@ -158,14 +162,6 @@ def find_root(function: Callable[[float], tuple[float, float]], start: float) ->
 def _bound_with_warning(bound: float, reason: str) -> float:
     warn(f'the temperature reached its bound of {bound:.4g}: {reason}')
     return bound
-
-
-def _step_until(is_beyond: Callable[[float], bool], *, start: float, step: float) -> float:
-    """Return the first of start + step, start + 2 step, … that is beyond the minimum."""
-    position = start + step
-    while not is_beyond(position):
-        position += step
-    return position
 
 
 def any_wrong(rows: ImagePredictions) -> bool:

@@ -128,7 +128,7 @@ def place_temperature(name):
         per_label.scalers = [scaler] * find_head(model).num_classes
         scaler = per_label
     original = OriginalLogits(model, source.kept, source.run)
-    placement = place(original, scaler, sigmoids=several_labels)
+    placement = place(original, scaler)
     sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
     sink.prove(model, source, scaler, placement)
     return placement.layers, placement.reason
