@@ -168,7 +168,7 @@ def choose_method(
                 candidate['problem'] = str(error)
                 continue
             candidate['seconds'] = (time.perf_counter() - start) / len(scalers)
-        scaled = cross_scaled_logits(scalers, data.draw, fold_of_group[data.groups.index])
+        scaled = cross_scaled_logits(scalers, data.draw, fold_of_group[data.group_index])
         if data.draw.rows.several_labels:
             scaled = scaled[data.draw.rows.valid][:, None]
         scaled = with_other_class(scaled)

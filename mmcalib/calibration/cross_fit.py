@@ -87,7 +87,7 @@ def fit_scaler(scaler: Scaler, data: HeldOut, is_kept: Tensor | None = None) -> 
         data: The predictions.
         is_kept: A mask ``(M,)`` of the predictions to fit to; None for all.
     """
-    columns = [data.draw.logits, data.draw.labels, data.groups.index]
+    columns = [data.draw.logits, data.draw.labels, data.group_index]
     if is_kept is not None:
         columns = [column[is_kept] for column in columns]
     return scaler.fit(*columns)
@@ -114,7 +114,7 @@ def fit_folds(
     Raises:
         UserError: If the predictions without a fold determine no scaling.
     """
-    fold = fold_of_group[data.groups.index]
+    fold = fold_of_group[data.group_index]
     num_folds = int(fold_of_group.max()) + 1
     numbers: Iterable[int] = range(num_folds)
     if shown:
@@ -125,7 +125,7 @@ def fit_folds(
             with named_fold(number, num_folds):
                 scalers.append(fit_scaler(deepcopy(scaler), data, fold != number))
         return scalers
-    rows = read_rows(data.draw.logits, data.draw.labels, data.groups.index)
+    rows = read_rows(data.draw.logits, data.draw.labels, data.group_index)
     temperature = best_temperature(rows) if similar is None else similar.optimum.temperature
     derivatives = nll_derivatives(rows, 1 / temperature)
     for number in numbers:

@@ -171,8 +171,8 @@ def temperature_errors(scaler: Scaler, data: HeldOut) -> dict[str, Any]:
         return {}
     columns = data.draw.logits, data.draw.labels
     if isinstance(scaler, ScalerPerLabel):
-        return {'standard_errors': scaler.standard_errors(*columns, data.groups.index)}
-    standard_error = scaler.standard_error(*columns, data.groups.index)
+        return {'standard_errors': scaler.standard_errors(*columns, data.group_index)}
+    standard_error = scaler.standard_error(*columns, data.group_index)
     if math.isnan(standard_error):  # There is one group, or the temperature is at its bound.
         return {}
     share_not_drawn = 1 - len(data.draw) / data.draw.population

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from mmcalib.calibration.draw import Draw, draw_predictions
-from mmcalib.calibration.independent_groups import Groups, independent_groups, sort_by_group
+from mmcalib.calibration.draw import Draw, draw_predictions, sort_rows
+from mmcalib.calibration.independent_groups import Groups, independent_groups
 from mmcalib.calibration.source import Source
 from mmcalib.posthoc.temperature_search import information
 from mmcalib.predictions.groups import group_numbers
@@ -29,12 +29,17 @@ class HeldOut:
     groups: Groups
 
     @cached_property
+    def group_index(self) -> Tensor:
+        """The group of each prediction, ``(M,)`` int64."""
+        return self.groups.of_image[self.draw.rows.images]
+
+    @cached_property
     def pooled(self) -> ImagePredictions:
         """The valid predictions, whose images are the groups.
 
         Those of several labels are all taken together, as of one label with one logit.
         """
-        rows = self.draw.rows.with_images(self.groups.index)
+        rows = self.draw.rows.with_images(self.group_index)
         if not rows.several_labels:  # All are valid.
             return rows
         return replace(rows, several_labels=False).valid_rows()
@@ -73,4 +78,7 @@ def draw_held_out(
     """
     draw = draw_predictions(batches, source, num_samples=num_samples, seed=seed)
     given_groups = None if groups is None else group_numbers(groups, draw.num_images)
-    return HeldOut(*sort_by_group(draw, independent_groups(draw, source, given_groups)))
+    independent = independent_groups(draw, source, given_groups)
+    # The last digits of a sum depend on the order of its terms, which a loader may shuffle.
+    rows = sort_rows(draw.rows, independent.of_image[draw.rows.images])
+    return HeldOut(replace(draw, rows=rows), independent)

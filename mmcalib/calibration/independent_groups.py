@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.draw import Draw, sort_rows
+from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.source import Source
 from mmcalib.posthoc.fit_rows import split_rows
 from mmcalib.posthoc.logits import with_other_class
@@ -32,16 +32,14 @@ class Groups:
     """The independent groups that images are of.
 
     Attributes:
-        index: The group of each drawn prediction, ``(M,)`` int64 from 0 on.
-        of_image: The group of each image by its index in the data, ``(n,)`` int64; 0 for images
-            without a valid prediction, which are of no group.
+        of_image: The group of each image by its index in the data, ``(n,)`` int64 from 0 on; 0 for
+            images without a valid prediction, which are of no group.
         count: The number of groups.
         are_runs: Whether neighbouring images were alike, so that the groups are runs of them.
         run_of_group: The run of neighbours that each group is in, ``(G,)`` int64, of maps in order;
             None if groups are in no order.
     """
 
-    index: Tensor
     of_image: Tensor
     count: int
     are_runs: bool = False
@@ -69,7 +67,7 @@ def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) 
     in_order = source.in_order
     if in_order and count > FOLDS and neighbours_alike(draw, of_image):
         of_image = of_image * FOLDS // count
-        return Groups(of_image[draw.rows.images], of_image, FOLDS, are_runs=True)
+        return Groups(of_image, FOLDS, are_runs=True)
     run_of_group = None
     if in_order and draw.pixels:
         runs_of_fold = max(len(draw.images) // (RUN_LENGTH * FOLDS), 1)
@@ -82,17 +80,7 @@ def independent_groups(draw: Draw, source: Source, given_groups: Tensor | None) 
         if numbers is not None:
             of_image = _by_image(draw.rows.images, numbers, draw.num_images)
             count = int(numbers.max()) + 1
-    return Groups(of_image[draw.rows.images], of_image, count, run_of_group=run_of_group)
-
-
-def sort_by_group(draw: Draw, groups: Groups) -> tuple[Draw, Groups]:
-    """Return the predictions in the order of their groups.
-
-    The last digits of a sum depend on the order of its terms, so a loader that shuffles would
-    otherwise give other ones.
-    """
-    rows = sort_rows(draw.rows, groups.index)
-    return replace(draw, rows=rows), replace(groups, index=groups.index.sort().values)
+    return Groups(of_image, count, run_of_group=run_of_group)
 
 
 def neighbours_alike(draw: Draw, group_of_image: Tensor) -> bool:

@@ -101,8 +101,7 @@ def test_choose_method_that_cannot_be_fitted_has_problem():
 
 
 def groups_of_images(count):
-    images = torch.arange(count)
-    return Groups(images, images, count)
+    return Groups(torch.arange(count), count)
 
 
 def test_assign_folds_sizes_are_nearly_equal():

@@ -28,7 +28,7 @@ def overconfident_draw(num_classes, *, num_rows=1500, rows_per_image=5, dtype=to
 
 def separate_fits(scaler_type, data, fold_of_group):
     """Return a scaler for each fold, fitted from the start to a copy of the other rows."""
-    fold = fold_of_group[data.groups.index]
+    fold = fold_of_group[data.group_index]
     scalers = []
     for number in range(int(fold.max()) + 1):
         scalers.append(fit_scaler(scaler_type(), data, fold != number))
@@ -112,7 +112,7 @@ def test_fit_folds_grid_equals_separate_fits():
     scaler = TemperatureScaler(criterion='ece-grid')
     actual = fit_folds(scaler, data, fold_of_image)
     for number, fold_scaler in enumerate(actual):
-        is_kept = fold_of_image[data.groups.index] != number
+        is_kept = fold_of_image[data.group_index] != number
         expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data, is_kept)
         assert fold_scaler.temperature_ == expected.temperature_
 

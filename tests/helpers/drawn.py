@@ -27,4 +27,4 @@ def draw_of_arrays(logits, labels, images):
 def held_out(draw, group_of_image=None):
     """Return a draw in groups, by default one of each image."""
     of_image = torch.arange(draw.num_images) if group_of_image is None else group_of_image
-    return HeldOut(draw, Groups(of_image[draw.rows.images], of_image, int(of_image.max()) + 1))
+    return HeldOut(draw, Groups(of_image, int(of_image.max()) + 1))

@@ -106,8 +106,8 @@ def main():
     source = RunnerSource(model, loader)
     batches = source.read(model, 'Reading logits')
     drawn = draw_predictions(batches, source, num_samples=NUM_SAMPLES, seed=args.seed)
-    images = torch.arange(len(loader.dataset))
-    fold_by_image = assign_folds(Groups(images, images, len(images)), seed=args.seed)
+    groups = Groups(torch.arange(len(loader.dataset)), len(loader.dataset))
+    fold_by_image = assign_folds(groups, seed=args.seed)
     methods = args.methods or suitable_methods(drawn.logits.shape[1])
     tables = {}
     if args.out and args.out.exists():
