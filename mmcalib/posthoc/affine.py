@@ -201,7 +201,7 @@ class ClasswiseScaler(AffineScaler):
         rows: ImagePredictions,
         temperature: float,
         weights: Tensor,
-        start: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         self._information = class_information(rows.logits, temperature, weights)
         return super()._minimize_nll(rows, temperature, weights, start)

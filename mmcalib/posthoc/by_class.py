@@ -85,7 +85,7 @@ class PredictedClassTemperatureScaler(LogitScaler):
         rows: ImagePredictions,
         temperature: float,
         weights: Tensor,
-        start: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Return the factors β = T / T_c with the least penalised NLL.
 
@@ -94,7 +94,7 @@ class PredictedClassTemperatureScaler(LogitScaler):
         num_classes = max(rows.logits.shape[1], 2)
         zeros = torch.zeros(num_classes, dtype=torch.float64, device=weights.device)
         predicted = rows.predicted
-        beta = zeros + 1 if start is None else start['beta'].to(weights)
+        beta = start['beta'].to(weights)
         least, most = temperature_bounds(temperature)
         low = zeros + temperature / most
         high = zeros + temperature / least

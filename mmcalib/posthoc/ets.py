@@ -40,6 +40,9 @@ class EnsembleTemperatureScaler(LogitScaler):
     learned = {'temperature': 0, 'weights': 1}
     keeps_argmax = True
 
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        return {'shares': torch.full((3,), 1 / 3, dtype=torch.float64, device='cpu')}
+
     def learned_parameters(self, temperature: float, shares: Tensor) -> dict[str, Tensor]:
         scaled_share, unscaled_share, uniform_share = shares / shares.sum()
         scaled_weight = scaled_share + (1 - MOST_UNIFORM) * uniform_share
@@ -61,7 +64,7 @@ class EnsembleTemperatureScaler(LogitScaler):
         rows: ImagePredictions,
         temperature: float,
         weights: Tensor,
-        start: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Return the shares with the least NLL.
 
@@ -78,10 +81,9 @@ class EnsembleTemperatureScaler(LogitScaler):
             log_weights = self.learned_parameters(temperature, shares)['weights'].log()
             return -(label_log_probs + log_weights[:, None]).logsumexp(dim=0).mean()
 
-        if start is None:
-            start = {'shares': label_log_probs.new_full((3,), 1 / 3)}
+        shares = start['shares'].to(label_log_probs)
         # At 0 the logarithm of a share would have no gradient.
-        return minimize_sum([mean_nll], start, bounds={'shares': (1e-9, 1.0)})
+        return minimize_sum([mean_nll], {'shares': shares}, bounds={'shares': (1e-9, 1.0)})
 
 
 def mixed_log_probs(logits: Tensor, temperature: Tensor | float) -> Tensor:

@@ -248,7 +248,8 @@ class LogitScaler(BaseEstimator):
         temperature = best_temperature(rows, start=start.temperature)
         weights = effective_weights(rows, 1 / temperature, by_predicted_class=self.by_class)
         self.num_effective_ = weights.sum().item()
-        fitted = self._minimize_nll(rows, temperature, weights, start.tensors)
+        tensors = start.tensors or self.start(rows.logits.shape[1])
+        fitted = self._minimize_nll(rows, temperature, weights, tensors)
         self.optimum = FitStart(temperature, fitted)
         return self.learned_parameters(temperature, **fitted)
 
@@ -257,7 +258,7 @@ class LogitScaler(BaseEstimator):
         rows: ImagePredictions,
         temperature: float,
         weights: Tensor,
-        start: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Return the fitted tensors with the least penalised NLL.
 
@@ -265,7 +266,7 @@ class LogitScaler(BaseEstimator):
             rows: The predictions.
             temperature: T, whose inverse is the unit of factors.
             weights: ``(M,)`` effective predictions that each row counts as.
-            start: The tensors to start from; None for those that change nothing.
+            start: The tensors to start from.
         """
         num_effective = weights.sum().item()
         targets = self.targets(rows.labels, num_effective)
@@ -299,7 +300,7 @@ class LogitScaler(BaseEstimator):
         penalties = {}
         for name, value in self.penalties(logits.shape[1]).items():
             penalties[name] = to_device(value)
-        start = neutral if start is None else {name: to_device(start[name]) for name in neutral}
+        start = {name: to_device(value) for name, value in start.items()}
         tolerance = FLOAT32_TOLERANCE if logits.dtype == torch.float32 else FLOAT64_TOLERANCE
         units = {}
         for name, curvature in self.curvatures().items():
