@@ -1,4 +1,4 @@
-"""What a calibration did, in sentences, with every reason to keep the model as it was."""
+"""Sentences on a calibration: its steps, and every reason to keep the model as it was."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -179,21 +179,32 @@ def choose_method(
         if data.draw.pixels:
             risks = image_risks(predicted, labels, ignore_index=None)
             candidate['miou'] = 100 * (1 - risks['IoU'])
-    best = min(losses.values(), key=Tensor.mean)
     group_index = data.pooled.images
     if data.groups.run_of_group is not None:
         group_index = data.groups.run_of_group[group_index]
-    chosen = None
+    add_differences(candidates, losses, group_index)
+    as_good = [entry for entry in candidates if entry['above_best'] <= entry['standard_error']]
+    return as_good[0]['method'], candidates
+
+
+def add_differences(
+    candidates: Sequence[dict], losses: Mapping[str, Tensor], group_index: Tensor
+) -> None:
+    """Write into each candidate its difference to the best, and the standard error of this.
+
+    Args:
+        candidates: The candidates, see :func:`choose_method`.
+        losses: ``(M,)`` NLL of the predictions by method; a method that was not fitted is left out.
+        group_index: The independent group of each prediction, ``(M,)`` int64.
+    """
+    best = min(losses.values(), key=Tensor.mean)
     for candidate in candidates:
-        if candidate['problem'] is not None:
+        if candidate['method'] not in losses:
             continue
         excess = losses[candidate['method']] - best
         candidate['above_best'] = excess.mean().item()
         spread = group_sums(excess - excess.mean(), group_index).square().sum().sqrt()
         candidate['standard_error'] = (spread / len(excess)).item()
-        if chosen is None and candidate['above_best'] <= candidate['standard_error']:
-            chosen = candidate['method']
-    return chosen, candidates
 
 
 def cross_scaled_logits(scalers: Sequence[Scaler], draw: Draw, fold: Tensor) -> Tensor:

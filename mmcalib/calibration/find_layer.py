@@ -150,15 +150,8 @@ def layers_for(original: OriginalLogits, scaler: Scaler) -> tuple[list[str], str
     kind = 'linear layer with a bias' if per_class else 'linear layer'
     reason = f'{type(original.model).__name__} has no {kind} that a scaling can be folded into'
     if names:
-        tried = layer_text(names)
-        if names in trials:
-            tried += ', alone or together,'
-        elif trials:
-            tried += f', alone, or {layer_text(changing_names)} together,'
-        elif len(names) > 1:
-            tried += ', each alone,'
-        reason += f': halving {tried} does not halve the logits of each batch'
         dtype = next(original.model.parameters()).dtype
+        reason += f': halving {trials_text(names, trials)} does not halve the logits of each batch'
         if dtype != torch.float32:
             reason += f' in {dtype}'
     elif computed_names:
@@ -167,6 +160,16 @@ def layers_for(original: OriginalLogits, scaler: Scaler) -> tuple[list[str], str
             'others, as weight_norm and prune do'
         )
     return [], reason
+
+
+def trials_text(names: Sequence[str], together: Sequence[Sequence[str]]) -> str:
+    """Return the layers that were tried, each alone and some together, for an error."""
+    text = layer_text(names)
+    if names in together:
+        return f'{text}, alone or together,'
+    if together:
+        return f'{text}, alone, or {layer_text(together[0])} together,'
+    return f'{text}, each alone,' if len(names) > 1 else text
 
 
 def run_noting_calls(original: OriginalLogits) -> tuple[Tensor, dict[nn.Module, int]]:

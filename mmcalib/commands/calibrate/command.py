@@ -14,7 +14,7 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmcalib.calibration.before_after import Effect, measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
@@ -22,7 +22,7 @@ from mmcalib.calibration.cross_fit import Scalings, assign_folds, cross_fit, sco
 from mmcalib.calibration.data_checks import check_determined, check_information
 from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.find_layer import find_place
-from mmcalib.calibration.fit import checked_batches, fit_scaling
+from mmcalib.calibration.fit import Fitted, checked_batches, fit_scaling
 from mmcalib.calibration.held_out import HeldOut, draw_held_out
 from mmcalib.calibration.prove import Placement
 from mmcalib.cli.calibrate import CalibrateOptions
@@ -252,13 +252,7 @@ def calibrate_runner(
             '--class-prior is of the classes of one label, and this head predicts several: leave '
             'it out'
         )
-    expected = Placement(reason='a mean is in no single model')
-    if sink.has_model:
-        shifts_prior = options.class_prior is not None
-        expected = source.expected_placement(runner.model, method, shifts_prior=shifts_prior)
-        if expected.reason is not None or method == AUTO:
-            check_file(options.config_beside, options)
-    source.use_placement(expected)
+    expect_placement(runner.model, source, method, options, sink)
     rows: list[ImagePredictions] = []
     with closing(source.read(runner.model, 'Reading logits')) as batches:
         checked = checked_batches(keep_rows(batches, rows), method, options.class_prior)
@@ -272,14 +266,7 @@ def calibrate_runner(
     check_determined(data)
     if options.limit is None:
         check_information(data)
-    folds = None
-    if division.is_whole_test or method == AUTO or data.groups.count > 1:
-        folds = assign_folds(data.groups, seed=options.seed)
-    fitted = fit_scaling(data, method, folds, options.class_prior)
-    if division.is_whole_test:
-        scalings = cross_fit(fitted.unshifted, data, folds)
-    else:
-        scalings = cross_fit_if_cheap(fitted.unshifted, data, folds)
+    fitted, scalings = fit_and_score(data, method, options, is_whole_test=division.is_whole_test)
     placement = None
     if sink.has_model:
         placement = find_place(runner.model, fitted.scaler, data, source)
@@ -313,6 +300,27 @@ def calibrate_runner(
     return calibrated
 
 
+def expect_placement(
+    model: nn.Module,
+    source: RunnerSource,
+    method: str | LogitScaler | None,
+    options: CalibrateOptions,
+    sink: CheckpointSink | MeanSink,
+) -> None:
+    """Let a source read logits where the calibrated model will probably have them.
+
+    Raises:
+        UserError: If the method is not for such a head, or a file is in the way.
+    """
+    expected = Placement(reason='a mean is in no single model')
+    if sink.has_model:
+        shifts_prior = options.class_prior is not None
+        expected = source.expected_placement(model, method, shifts_prior=shifts_prior)
+        if expected.reason is not None or method == AUTO:
+            check_file(options.config_beside, options)
+    source.use_placement(expected)
+
+
 def keep_rows(
     batches: Iterable[ImagePredictions], rows: list[ImagePredictions]
 ) -> Iterator[ImagePredictions]:
@@ -321,6 +329,23 @@ def keep_rows(
         if not batch.are_maps:
             rows.append(batch)
         yield batch
+
+
+def fit_and_score(
+    data: HeldOut,
+    method: str | LogitScaler | None,
+    options: CalibrateOptions,
+    *,
+    is_whole_test: bool,
+) -> tuple[Fitted, Scalings]:
+    """Return the fitted scaling, and the scalings that score images: of the test cross-fitted."""
+    folds = None
+    if is_whole_test or method == AUTO or data.groups.count > 1:
+        folds = assign_folds(data.groups, seed=options.seed)
+    fitted = fit_scaling(data, method, folds, options.class_prior)
+    if is_whole_test:
+        return fitted, cross_fit(fitted.unshifted, data, folds)
+    return fitted, cross_fit_if_cheap(fitted.unshifted, data, folds)
 
 
 def cross_fit_if_cheap(scaler: Scaler | None, data: HeldOut, folds: Tensor | None) -> Scalings:
