@@ -102,7 +102,7 @@ html_show_sourcelink = False
 html_sidebars = {name: [] for name in ('start/*', 'choose/*', 'project/*', 'faq', 'tutorial')}
 html_theme_options = {
     'navbar_end': ['theme-switcher', 'navbar-icon-links'],
-    'header_links_before_dropdown': 6,
+    'header_links_before_dropdown': 11,
     'footer_start': ['copyright'],
     'footer_end': [],
     'navigation_with_keys': False,
