@@ -53,6 +53,7 @@ def read_rows(
         raise UserError(
             f'there is nothing to fit: no prediction of {tuple(predictions.logits.shape)} counts'
         )
+    columns['images'] = columns['images'].cpu()
     return ImagePredictions(**columns)
 
 

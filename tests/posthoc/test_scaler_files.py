@@ -94,7 +94,7 @@ def test_scaler_probabilities_in_place_of_logits_warns(method, num_logits):
 INVALID_CALLS = {
     'no rows': (lambda: fit_scaler('temperature', LOGITS[:0], LABELS[:0]), 'nothing to fit'),
     'fewer labels': (
-        lambda: fit_scaler('temperature', LOGITS, LABELS[:5]), r'\(20, 3\) and \(5,\)'
+        lambda: fit_scaler('temperature', LOGITS, LABELS[:5]), r'\(20, 3\) do not fit labels \(5,\)'
     ),
     'no axis': (lambda: fit_scaler('temperature', LOGITS[0, 0], LABELS), r'must be .*\(\)'),
     'row of a softmax': (
