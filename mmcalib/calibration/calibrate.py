@@ -11,7 +11,7 @@ from torch import nn
 
 from mmcalib.calibration.before_after import measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
-from mmcalib.calibration.cross_fit import assign_folds, cross_fit
+from mmcalib.calibration.cross_fit import cross_fit
 from mmcalib.calibration.data_checks import check_determined, check_information
 from mmcalib.calibration.find_layer import find_place
 from mmcalib.calibration.fit import checked_batches, fit_scaling
@@ -129,9 +129,8 @@ def calibrate(
             data = draw_held_out(checked, source, groups=groups)
         check_determined(data)
         check_information(data)
-        folds = assign_folds(data.groups, seed=0)
-        fitted = fit_scaling(data, method, folds, class_prior)
-        scalings = cross_fit(fitted.unshifted, data, folds)
+        fitted = fit_scaling(data, method, class_prior)
+        scalings = cross_fit(fitted.unshifted, data)
         placement = find_place(model, fitted.scaler, data, source)
         effect = measure_effect(
             [data.draw.rows],

@@ -269,7 +269,6 @@ def result(
     effect: Effect,
     placement: Placement | None,
     *,
-    seed: int = 0,
     num_bins: int = 15,
 ) -> Calibrated:
     """Return the result of a calibration, without the model.
@@ -280,7 +279,6 @@ def result(
         scalings: The scalings that have scored the images.
         effect: The metrics before and after.
         placement: The place of the scaling; None if it is in no single model.
-        seed: The seed of the draw and of the folds.
         num_bins: The number of bins of ECE and AECE.
     """
     return Calibrated(
@@ -291,7 +289,7 @@ def result(
         population=data.draw.population,
         num_fitted=len(data.pooled),
         num_folds=0 if scalings.fold_of_image is None else len(scalings.scalers),
-        seed=seed,
+        seed=data.seed,
         num_bins=num_bins,
         groups_are_runs=data.groups.are_runs,
         placement=placement,

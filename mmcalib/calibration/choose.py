@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmcalib.calibration.cross_fit import fit_folds
-from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
@@ -117,9 +116,7 @@ def scaler_for_head(
     return ScalerPerLabel(scaler) if predictions.several_labels else scaler
 
 
-def choose_method(
-    data: HeldOut, fold_of_group: Tensor, methods: Sequence[str]
-) -> tuple[str, list[dict]]:
+def choose_method(data: HeldOut, methods: Sequence[str]) -> tuple[str, list[dict]]:
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
     Each prediction is scored by a scaling that was fitted without the fold of its image. The
@@ -133,7 +130,6 @@ def choose_method(
 
     Args:
         data: The predictions.
-        fold_of_group: The fold of each group, ``(G,)`` int64.
         methods: The candidates, the simplest first; that of no scaling comes before all.
 
     Returns:
@@ -163,12 +159,12 @@ def choose_method(
             start = time.perf_counter()
             try:
                 scaler = scaler_for_head(method, data.draw.rows)
-                scalers = fit_folds(scaler, data, fold_of_group)
+                scalers = fit_folds(scaler, data)
             except UserError as error:
                 candidate['problem'] = str(error)
                 continue
             candidate['seconds'] = (time.perf_counter() - start) / len(scalers)
-        scaled = cross_scaled_logits(scalers, data.draw, fold_of_group[data.group_index])
+        scaled = cross_scaled_logits(scalers, data)
         if data.draw.rows.several_labels:
             scaled = scaled[data.draw.rows.valid][:, None]
         scaled = with_other_class(scaled)
@@ -207,15 +203,15 @@ def add_differences(
         candidate['standard_error'] = (spread / len(excess)).item()
 
 
-def cross_scaled_logits(scalers: Sequence[Scaler], draw: Draw, fold: Tensor) -> Tensor:
+def cross_scaled_logits(scalers: Sequence[Scaler], data: HeldOut) -> Tensor:
     """Return the drawn logits, float64, each scaled by the scaler of its fold.
 
     Args:
         scalers: The scaler of each fold; none to leave the logits as they are.
-        draw: The predictions.
-        fold: The fold of each prediction, ``(M,)`` int64.
+        data: The predictions.
     """
-    scaled = draw.logits.to(torch.float64, copy=True)
+    scaled = data.draw.logits.to(torch.float64, copy=True)
+    fold = data.folds[data.group_index]
     for number, scaler in enumerate(scalers):
         is_in_fold = fold == number
         scaled[is_in_fold] = scaler.transform(scaled[is_in_fold])

@@ -7,12 +7,9 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from mmcalib.calibration.held_out import HeldOut
-from mmcalib.calibration.independent_groups import FOLDS, Groups
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
@@ -39,44 +36,20 @@ def score_by_fit(scaler: Scaler | None) -> Scalings:
     return Scalings([scaler or TemperatureScaler.from_parameters({'temperature': 1.0})])
 
 
-def cross_fit(scaler: Scaler | None, data: HeldOut, fold_of_group: Tensor) -> Scalings:
+def cross_fit(scaler: Scaler | None, data: HeldOut) -> Scalings:
     """Score each image by a scaling that was fitted without its fold.
 
     Args:
         scaler: The scaling that was fitted to all predictions; None for no scaling.
         data: The predictions.
-        fold_of_group: The fold of each group, see :func:`assign_folds`.
 
     Raises:
-        UserError: If the predictions without a fold determine no scaling.
+        UserError: If there is one group, or the predictions without a fold determine no scaling.
     """
     if scaler is None:
         return score_by_fit(scaler)
-    scalers = fit_folds(scaler, data, fold_of_group, similar=scaler, shown=True)
-    return Scalings(scalers, fold_of_group[data.groups.of_image])
-
-
-def assign_folds(groups: Groups, *, seed: int) -> Tensor:
-    """Return the fold of each group, of nearly equal sizes, drawn by a seed.
-
-    The folds of groups in runs of neighbours are whole runs and not drawn, so that neighbours are
-    in two folds at the ends of runs alone.
-
-    Returns:
-        ``(G,)`` int64 in [0, 5), or less if there are fewer.
-
-    Raises:
-        UserError: If there is only one group.
-    """
-    if groups.count < 2:
-        raise UserError(
-            'all valid predictions are of one image, or of one of the given groups, so no scaling '
-            'can be fitted on others: calibrate on more images'
-        )
-    if groups.run_of_group is not None:
-        return groups.run_of_group % FOLDS
-    fold = np.random.RandomState(seed).permutation(groups.count) % FOLDS
-    return torch.from_numpy(fold.astype(np.int64))
+    scalers = fit_folds(scaler, data, similar=scaler, shown=True)
+    return Scalings(scalers, data.folds[data.groups.of_image])
 
 
 def fit_scaler(scaler: Scaler, data: HeldOut, is_kept: Tensor | None = None) -> Scaler:
@@ -96,7 +69,6 @@ def fit_scaler(scaler: Scaler, data: HeldOut, is_kept: Tensor | None = None) -> 
 def fit_folds(
     scaler: Scaler,
     data: HeldOut,
-    fold_of_group: Tensor,
     *,
     similar: Scaler | None = None,
     shown: bool = False,
@@ -106,16 +78,15 @@ def fit_folds(
     Args:
         scaler: The method and its options.
         data: The predictions.
-        fold_of_group: The fold of each group, see :func:`assign_folds`.
         similar: A scaler of the same method that was fitted to all predictions, at whose optimum
             the fits start; None if there is none. Then all but the first start at the one before.
         shown: Whether a terminal shows a progress bar.
 
     Raises:
-        UserError: If the predictions without a fold determine no scaling.
+        UserError: If there is one group, or the predictions without a fold determine no scaling.
     """
-    fold = fold_of_group[data.group_index]
-    num_folds = int(fold_of_group.max()) + 1
+    fold = data.folds[data.group_index]
+    num_folds = int(data.folds.max()) + 1
     numbers: Iterable[int] = range(num_folds)
     if shown:
         numbers = progress(numbers, 'Fitting without each fold', transient=True)

@@ -95,7 +95,6 @@ def checked_batches(
 def fit_scaling(
     data: HeldOut,
     method: str | LogitScaler | None,
-    fold_of_group: Tensor | None,
     class_prior: Array | None = None,
 ) -> Fitted:
     """Fit a scaling to all predictions, and shift it to other frequencies of the classes.
@@ -103,7 +102,6 @@ def fit_scaling(
     Args:
         data: The predictions.
         method: See :func:`mmcalib.calibrate`.
-        fold_of_group: The fold of each group, over which a method is chosen; None if it is given.
         class_prior: The frequencies of the classes in use, ``(K,)``; None if they are those of the
             held-out data.
 
@@ -114,7 +112,7 @@ def fit_scaling(
     candidates: list[dict] = []
     if scaler is None:
         shifts_prior = class_prior is not None
-        scaler, candidates = choose_scaler(data, fold_of_group, shifts_prior=shifts_prior)
+        scaler, candidates = choose_scaler(data, shifts_prior=shifts_prior)
     errors = {}
     if scaler is not None:
         scaler = fit_scaler(deepcopy(scaler), data)
@@ -126,9 +124,7 @@ def fit_scaling(
     return Fitted(shifted, scaler, candidates=candidates, class_prior=prior)
 
 
-def choose_scaler(
-    data: HeldOut, fold_of_group: Tensor, *, shifts_prior: bool
-) -> tuple[Scaler | None, list[dict]]:
+def choose_scaler(data: HeldOut, *, shifts_prior: bool) -> tuple[Scaler | None, list[dict]]:
     """Return the scaler of the chosen method, None for no scaling, and the candidates."""
     rows = data.draw.rows
     methods = methods_for(
@@ -136,7 +132,7 @@ def choose_scaler(
     )
     if shifts_prior:
         methods = [method for method in methods if issubclass(SCALERS[method], WITH_SHIFT)]
-    method, candidates = choose_method(data, fold_of_group, methods)
+    method, candidates = choose_method(data, methods)
     if data.groups.count < LEAST_GROUPS and not rows.several_labels:
         method = NONE
         scaler = fit_scaler(TemperatureScaler(), data)

@@ -6,11 +6,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from mmcalib.calibration.draw import Draw, draw_predictions, sort_rows
-from mmcalib.calibration.independent_groups import Groups, independent_groups
+from mmcalib.calibration.independent_groups import FOLDS, Groups, independent_groups
 from mmcalib.calibration.source import Source
+from mmcalib.errors import UserError
 from mmcalib.posthoc.temperature_search import information
 from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -23,10 +26,32 @@ class HeldOut:
     Attributes:
         draw: The predictions, in the order of their groups.
         groups: The independent groups of their images.
+        seed: The seed of the draw and of the folds.
     """
 
     draw: Draw
     groups: Groups
+    seed: int = 0
+
+    @cached_property
+    def folds(self) -> Tensor:
+        """The fold of each group, ``(G,)`` int64 in [0, 5), or less if there are fewer groups.
+
+        They are of nearly equal sizes. Those of groups in runs of neighbours are whole runs, so
+        that neighbours are in two folds at the ends of runs alone; others are drawn.
+
+        Raises:
+            UserError: If there is one group.
+        """
+        if self.groups.count < 2:
+            raise UserError(
+                'all valid predictions are of one image, or of one of the given groups, so no '
+                'scaling can be fitted on others: calibrate on more images'
+            )
+        if self.groups.run_of_group is not None:
+            return self.groups.run_of_group % FOLDS
+        fold = np.random.RandomState(self.seed).permutation(self.groups.count) % FOLDS
+        return torch.from_numpy(fold.astype(np.int64))
 
     @cached_property
     def group_index(self) -> Tensor:
@@ -71,7 +96,7 @@ def draw_held_out(
         groups: The group of each image in the order of the data; None if every image is one.
         num_samples: The number of predictions to draw at most; None for 200,000 pixels, or all
             classified images.
-        seed: The seed of the draw.
+        seed: The seed of the draw and of the folds.
 
     Raises:
         UserError: If there is no valid prediction.
@@ -81,4 +106,4 @@ def draw_held_out(
     independent = independent_groups(draw, source, given_groups)
     # The last digits of a sum depend on the order of its terms, which a loader may shuffle.
     rows = sort_rows(draw.rows, independent.of_image[draw.rows.images])
-    return HeldOut(replace(draw, rows=rows), independent)
+    return HeldOut(replace(draw, rows=rows), independent, seed)

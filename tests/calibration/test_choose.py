@@ -9,7 +9,8 @@ from drawn import draw_of_arrays, held_out
 from overconfident import draw_labels
 
 from mmcalib.calibration.choose import NONE, choose_method, methods_for
-from mmcalib.calibration.cross_fit import assign_folds, fit_folds
+from mmcalib.calibration.cross_fit import fit_folds
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.calibration.independent_groups import Groups
 from mmcalib.posthoc import SCALERS
 
@@ -27,9 +28,8 @@ def make_draw(true_scaling, *, n=6000, num_classes=4, rows_per_image=1):
 
 def choose(draw):
     """Return the chosen method, and the candidates by method."""
-    fold_of_image = torch.arange(draw.num_images) % 5
     methods = methods_for(draw.logits.shape[1], num_groups=draw.num_images, pixels=draw.pixels)
-    chosen, candidates = choose_method(held_out(draw), fold_of_image, methods)
+    chosen, candidates = choose_method(held_out(draw), methods)
     by_method = {candidate['method']: candidate for candidate in candidates}
     assert list(by_method) == [NONE, *methods]
     return chosen, by_method
@@ -60,11 +60,11 @@ def test_choose_difference_to_best_equals_loop():
     draw = make_draw(lambda logits: logits / 2, n=300, rows_per_image=10)
     _, candidates = choose(draw)
     best = min(candidates.values(), key=lambda candidate: candidate['nll'])['method']
-    fold_of_image = torch.arange(30) % 5
-    scalers = fit_folds(SCALERS[best](), held_out(draw), fold_of_image)
+    data = held_out(draw)
+    scalers = fit_folds(SCALERS[best](), data)
     excess = []
     for logits, label, image in zip(draw.logits, draw.labels, draw.rows.images, strict=True):
-        scaled = scalers[fold_of_image[image]].transform(logits[None])[0]
+        scaled = scalers[data.folds[image]].transform(logits[None])[0]
         loss = logits.logsumexp(dim=0) - logits[label]
         scaled_loss = scaled.logsumexp(dim=0) - scaled[label]
         excess.append((loss - scaled_loss).item())
@@ -100,15 +100,15 @@ def test_choose_method_that_cannot_be_fitted_has_problem():
     assert chosen not in ('vector', 'matrix')
 
 
-def groups_of_images(count):
-    return Groups(torch.arange(count), count)
+def folds_of(num_images):
+    return HeldOut(None, Groups(torch.arange(num_images), num_images)).folds
 
 
-def test_assign_folds_sizes_are_nearly_equal():
-    sizes = assign_folds(groups_of_images(42), seed=0).bincount()
+def test_folds_sizes_are_nearly_equal():
+    sizes = folds_of(42).bincount()
     assert len(sizes) == 5
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_assign_folds_few_groups_have_one_each():
-    assert assign_folds(groups_of_images(3), seed=0).sort().values.tolist() == [0, 1, 2]
+def test_folds_few_groups_have_one_each():
+    assert folds_of(3).sort().values.tolist() == [0, 1, 2]

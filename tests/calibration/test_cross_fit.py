@@ -10,7 +10,7 @@ from drawn import draw_of_arrays, held_out
 from overconfident import draw
 from torch.nn.functional import cross_entropy
 
-from mmcalib.calibration.cross_fit import assign_folds, fit_folds, fit_scaler
+from mmcalib.calibration.cross_fit import fit_folds, fit_scaler
 from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 
@@ -26,9 +26,9 @@ def overconfident_draw(num_classes, *, num_rows=1500, rows_per_image=5, dtype=to
     return draw_of_arrays(torch.as_tensor(logits).to(dtype), labels, images)
 
 
-def separate_fits(scaler_type, data, fold_of_group):
+def separate_fits(scaler_type, data):
     """Return a scaler for each fold, fitted from the start to a copy of the other rows."""
-    fold = fold_of_group[data.group_index]
+    fold = data.folds[data.group_index]
     scalers = []
     for number in range(int(fold.max()) + 1):
         scalers.append(fit_scaler(scaler_type(), data, fold != number))
@@ -40,9 +40,8 @@ def separate_fits(scaler_type, data, fold_of_group):
 def test_fit_folds_equals_separate_fits(method, num_logits):
     predictions = overconfident_draw(num_logits)
     data = held_out(predictions, torch.arange(predictions.num_images) // 3)
-    fold_of_group = assign_folds(data.groups, seed=0)
-    expected = separate_fits(SCALERS[method], data, fold_of_group)
-    actual = fit_folds(SCALERS[method](), data, fold_of_group)
+    expected = separate_fits(SCALERS[method], data)
+    actual = fit_folds(SCALERS[method](), data)
     for actual_scaler, expected_scaler in zip(actual, expected, strict=True):
         assert actual_scaler.num_predictions_ == expected_scaler.num_predictions_
         torch.testing.assert_close(
@@ -60,11 +59,10 @@ def test_fit_folds_temperatures_equal_separate_fits_in_double(dtype, size):
     logits, labels = draw(1500, num_classes=4)
     rounded = torch.as_tensor(size * logits).to(dtype)
     images = torch.arange(1500) // 5
-    data = held_out(draw_of_arrays(rounded, labels, images))
-    fold_of_image = assign_folds(data.groups, seed=1)
-    data_in_double = held_out(draw_of_arrays(rounded.double(), labels, images))
-    expected = separate_fits(TemperatureScaler, data_in_double, fold_of_image)
-    actual = fit_folds(TemperatureScaler(), data, fold_of_image)
+    data_in_double = held_out(draw_of_arrays(rounded.double(), labels, images), seed=1)
+    expected = separate_fits(TemperatureScaler, data_in_double)
+    data = held_out(draw_of_arrays(rounded, labels, images), seed=1)
+    actual = fit_folds(TemperatureScaler(), data)
     for actual_scaler, expected_scaler in zip(actual, expected, strict=True):
         assert actual_scaler.temperature_ == pytest.approx(expected_scaler.temperature_, rel=1e-6)
 
@@ -74,10 +72,9 @@ def test_fit_folds_of_different_temperatures_equal_separate_fits():
     logits, labels = draw(500, num_classes=3)
     logits[:100] *= 30
     images = torch.arange(500) // 100
-    fold_of_image = torch.arange(5)
     data = held_out(draw_of_arrays(logits, labels, images))
-    expected = separate_fits(TemperatureScaler, data, fold_of_image)
-    actual = fit_folds(TemperatureScaler(), data, fold_of_image)
+    expected = separate_fits(TemperatureScaler, data)
+    actual = fit_folds(TemperatureScaler(), data)
     temperatures = [scaler.temperature_ for scaler in actual]
     assert max(temperatures) > 3 * min(temperatures)
     assert temperatures == pytest.approx([s.temperature_ for s in expected], rel=1e-7)
@@ -88,9 +85,9 @@ def test_fit_folds_without_wrong_predictions_has_bound():
     logits, labels = draw(200, num_classes=3)
     labels[40:] = np.argmax(logits[40:], axis=1)
     images = torch.arange(200) // 40
-    data = held_out(draw_of_arrays(logits, labels, images))
+    data = held_out(draw_of_arrays(logits, labels, images), run_of_group=torch.arange(5))
     with pytest.warns(UserWarning, match='bound of 0.01'):
-        scalers = fit_folds(TemperatureScaler(), data, torch.arange(5))
+        scalers = fit_folds(TemperatureScaler(), data)
     assert scalers[0].temperature_ == 0.01
     assert all(scaler.temperature_ > 0.1 for scaler in scalers[1:])
 
@@ -99,20 +96,19 @@ def test_fit_folds_undetermined_temperature_names_fold():
     logits, labels = draw(200, num_classes=3)
     logits[40:] = 0
     images = torch.arange(200) // 40
-    data = held_out(draw_of_arrays(logits, labels, images))
+    data = held_out(draw_of_arrays(logits, labels, images), run_of_group=torch.arange(5))
     with pytest.raises(
         UserError, match='without fold 1 of 5: the logits of each row are all equal'
     ):
-        fit_folds(TemperatureScaler(), data, torch.arange(5))
+        fit_folds(TemperatureScaler(), data)
 
 
 def test_fit_folds_grid_equals_separate_fits():
     data = held_out(overconfident_draw(4, num_rows=300))
-    fold_of_image = assign_folds(data.groups, seed=0)
     scaler = TemperatureScaler(criterion='ece-grid')
-    actual = fit_folds(scaler, data, fold_of_image)
+    actual = fit_folds(scaler, data)
     for number, fold_scaler in enumerate(actual):
-        is_kept = fold_of_image[data.group_index] != number
+        is_kept = data.folds[data.group_index] != number
         expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data, is_kept)
         assert fold_scaler.temperature_ == expected.temperature_
 
@@ -140,10 +136,9 @@ def test_fit_folds_in_single_precision_have_nll_of_double(method):
     losses = []
     for values in (logits.float(), logits.float().double()):
         data = held_out(draw_of_arrays(values, labels, images))
-        fold_of_image = assign_folds(data.groups, seed=0)
-        fold = fold_of_image[images]
+        fold = data.folds[images]
         full = fit_scaler(SCALERS[method](), data)
-        scalers = fit_folds(SCALERS[method](), data, fold_of_image, similar=full)
+        scalers = fit_folds(SCALERS[method](), data, similar=full)
         for number, scaler in enumerate(scalers):
             scaled = scaler.transform(values.double()[fold != number])
             losses.append(cross_entropy(scaled, labels[fold != number]).item())

@@ -10,7 +10,7 @@ from overconfident import draw_labels
 from scipy.special import softmax
 
 from mmcalib.calibration import independent_groups as groups_module
-from mmcalib.calibration.cross_fit import assign_folds
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.calibration.independent_groups import (
     independent_groups,
     neighbour_products,
@@ -94,7 +94,7 @@ def test_independent_groups_folds_of_maps_are_runs_of_their_order(num_images, nu
     draw = make_draw(*rng.normal(size=(2, num_images, 4)), pixels=20)
     groups = independent_groups(draw, SourceInOrder(), None)
     assert not groups.are_runs
-    folds = assign_folds(groups, seed=0)
+    folds = HeldOut(draw, groups).folds
     assert int((folds[1:] != folds[:-1]).sum()) == num_runs - 1
     sizes = folds.bincount()
     assert len(sizes) == 5

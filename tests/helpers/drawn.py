@@ -24,7 +24,8 @@ def draw_of_arrays(logits, labels, images):
     )
 
 
-def held_out(draw, group_of_image=None):
-    """Return a draw in groups, by default one of each image."""
+def held_out(draw, group_of_image=None, *, run_of_group=None, seed=0):
+    """Return a draw in groups, by default one of each image; runs of these may be the folds."""
     of_image = torch.arange(draw.num_images) if group_of_image is None else group_of_image
-    return HeldOut(draw, Groups(of_image, int(of_image.max()) + 1))
+    groups = Groups(of_image, int(of_image.max()) + 1, run_of_group=run_of_group)
+    return HeldOut(draw, groups, seed)

@@ -17,8 +17,8 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from mmcalib.calibration.choose import MOST_CLASSES, NONE
-from mmcalib.calibration.cross_fit import assign_folds
 from mmcalib.calibration.draw import draw_predictions
+from mmcalib.calibration.held_out import HeldOut
 from mmcalib.calibration.independent_groups import FOLDS, Groups
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.shared import ConfigOptions
@@ -107,7 +107,7 @@ def main():
     batches = source.read(model, 'Reading logits')
     drawn = draw_predictions(batches, source, num_samples=NUM_SAMPLES, seed=args.seed)
     groups = Groups(torch.arange(len(loader.dataset)), len(loader.dataset))
-    fold_by_image = assign_folds(groups, seed=args.seed)
+    fold_by_image = HeldOut(drawn, groups, args.seed).folds
     methods = args.methods or suitable_methods(drawn.logits.shape[1])
     tables = {}
     if args.out and args.out.exists():

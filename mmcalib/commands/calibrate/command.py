@@ -14,15 +14,15 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
 from mmcalib.calibration.before_after import Effect, measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
-from mmcalib.calibration.cross_fit import Scalings, assign_folds, cross_fit, score_by_fit
+from mmcalib.calibration.cross_fit import Scalings, cross_fit, score_by_fit
 from mmcalib.calibration.data_checks import check_determined, check_information
 from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.find_layer import find_place
-from mmcalib.calibration.fit import Fitted, checked_batches, fit_scaling
+from mmcalib.calibration.fit import checked_batches, fit_scaling
 from mmcalib.calibration.held_out import HeldOut, draw_held_out
 from mmcalib.calibration.prove import Placement
 from mmcalib.cli.calibrate import CalibrateOptions
@@ -266,7 +266,9 @@ def calibrate_runner(
     check_determined(data)
     if options.limit is None:
         check_information(data)
-    fitted, scalings = fit_and_score(data, method, options, is_whole_test=division.is_whole_test)
+    fitted = fit_scaling(data, method, options.class_prior)
+    score = cross_fit if division.is_whole_test else cross_fit_if_cheap
+    scalings = score(fitted.unshifted, data)
     placement = None
     if sink.has_model:
         placement = find_place(runner.model, fitted.scaler, data, source)
@@ -284,15 +286,7 @@ def calibrate_runner(
         num_bins=options.num_bins,
         gather=source.gather,
     )
-    calibrated = result(
-        data,
-        fitted,
-        scalings,
-        effect,
-        placement,
-        seed=options.seed,
-        num_bins=options.num_bins,
-    )
+    calibrated = result(data, fitted, scalings, effect, placement, num_bins=options.num_bins)
     calibrated.split = division.split
     calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
     if division.tests:
@@ -331,30 +325,13 @@ def keep_rows(
         yield batch
 
 
-def fit_and_score(
-    data: HeldOut,
-    method: str | LogitScaler | None,
-    options: CalibrateOptions,
-    *,
-    is_whole_test: bool,
-) -> tuple[Fitted, Scalings]:
-    """Return the fitted scaling, and the scalings that score images: of the test cross-fitted."""
-    folds = None
-    if is_whole_test or method == AUTO or data.groups.count > 1:
-        folds = assign_folds(data.groups, seed=options.seed)
-    fitted = fit_scaling(data, method, folds, options.class_prior)
-    if is_whole_test:
-        return fitted, cross_fit(fitted.unshifted, data, folds)
-    return fitted, cross_fit_if_cheap(fitted.unshifted, data, folds)
-
-
-def cross_fit_if_cheap(scaler: Scaler | None, data: HeldOut, folds: Tensor | None) -> Scalings:
+def cross_fit_if_cheap(scaler: Scaler | None, data: HeldOut) -> Scalings:
     """Cross-fit where this takes about a minute, and each fold leaves data that determine it."""
-    if scaler is None or folds is None or not is_cheap(scaler, data.draw):
+    if scaler is None or not is_cheap(scaler, data.draw):
         return score_by_fit(scaler)
     try:
-        return cross_fit(scaler, data, folds)
-    except UserError:  # A class may be in few groups, all of one fold.
+        return cross_fit(scaler, data)
+    except UserError:  # There may be one group, or a class in few groups, all of one fold.
         return score_by_fit(scaler)
 
 
