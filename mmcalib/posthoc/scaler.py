@@ -295,12 +295,9 @@ class LogitScaler(BaseEstimator):
         for part_logits, *part_columns in split_rows(logits, targets, weights):
             terms.append(partial(mean_nll, logits_for_passes(part_logits), *part_columns))
         terms.append(mean_penalty)
-        to_device = partial(torch.as_tensor, dtype=torch.float64, device=logits.device)
-        neutral = {name: to_device(value) for name, value in self.start(logits.shape[1]).items()}
-        penalties = {}
-        for name, value in self.penalties(logits.shape[1]).items():
-            penalties[name] = to_device(value)
-        start = {name: to_device(value) for name, value in start.items()}
+        neutral = on_device(self.start(logits.shape[1]), logits.device)
+        penalties = on_device(self.penalties(logits.shape[1]), logits.device)
+        start = on_device(start, logits.device)
         tolerance = FLOAT32_TOLERANCE if logits.dtype == torch.float32 else FLOAT64_TOLERANCE
         units = {}
         for name, curvature in self.curvatures().items():
@@ -511,6 +508,14 @@ class LogitScaler(BaseEstimator):
             'least_conf': self.least_conf,
         }
         write_scaler(path, content)
+
+
+def on_device(values: Mapping[str, Tensor | float], device: torch.device) -> dict[str, Tensor]:
+    """Return numbers and tensors as float64 on a device."""
+    tensors = {}
+    for name, value in values.items():
+        tensors[name] = torch.as_tensor(value, dtype=torch.float64).to(device)
+    return tensors
 
 
 def values_text(values: Tensor) -> str:
