@@ -40,13 +40,6 @@ class Misfit(NamedTuple):
         return fits and len(self.labels) != len(self.scores)
 
     @property
-    def are_one_hot_last(self) -> bool:
-        """Whether the last axis of labels of maps is one-hot."""
-        shape_of_classes = self.scores.shape[:1] + self.scores.shape[2:]
-        has_axis = self.labels.ndim > 2 and self.labels.shape[:-1] == shape_of_classes
-        return has_axis and is_one_hot(self.labels, -1)
-
-    @property
     def have_classes_last(self) -> bool:
         """Whether the labels would fit, if the last axis of the scores had the classes."""
         return self.scores.ndim > 2 and self.labels.shape == self.scores.shape[:-1]
@@ -54,8 +47,13 @@ class Misfit(NamedTuple):
     @property
     def start_at_one(self) -> bool:
         """Whether several labels are from 1 to K."""
-        is_highest = self.facts['highest'] == self.facts['num_classes']
-        return is_highest and self.facts['lowest'] >= 1 and self.facts['num_labels'] > 1
+        is_highest = self.labels.max() == self.facts['num_classes']
+        return self.labels.numel() > 1 and bool(is_highest and self.labels.min() >= 1)
+
+
+def always(_: Misfit) -> bool:
+    """Return True, for a row that explains all that no row before it does."""
+    return True
 
 
 class Row(NamedTuple):
@@ -63,17 +61,15 @@ class Row(NamedTuple):
 
     Attributes:
         key: The name of the row.
-        check: The check whose refusals it explains.
-        holds: Whether it explains one of them.
-        remedy: The remedy, with facts in braces.
-        doors: The doors that it is for, such as ``'loader'``; empty for all.
+        remedy: The remedy, with facts and attributes of the arrays in braces.
+        holds: Whether it explains a refusal.
+        door: The door that it is for, such as ``'loader'``; None for all.
     """
 
     key: str
-    check: str
-    holds: Callable[[Misfit], bool]
     remedy: str
-    doors: tuple[str, ...] = ()
+    holds: Callable[[Misfit], bool] = always
+    door: str | None = None
 
 
 def explain(
@@ -97,10 +93,9 @@ def explain(
         facts: Numbers and texts that remedies name.
     """
     misfit = Misfit(scores, labels, {'name': 'logits', 'label_name': 'labels', **facts})
-    for row in TABLE:
-        is_for_door = not row.doors or door in row.doors
-        if row.check == check and is_for_door and row.holds(misfit):
-            remedy = row.remedy.format(**misfit.facts)
+    for row in TABLE.get(check, ()):
+        if row.door in (None, door) and row.holds(misfit):
+            remedy = row.remedy.format(scores=scores, labels=labels, **misfit.facts)
             return f'{fact}. {remedy}' if remedy[0].isupper() else f'{fact}: {remedy}'
     return fact
 
@@ -110,9 +105,9 @@ def refuse(check: str, fact: str, **details: Any) -> NoReturn:
     raise UserError(explain(check, fact, **details))
 
 
-def add_rows(*rows: Row) -> None:
-    """Put rows before those of the table, as the plug-in does for its own doors."""
-    TABLE[:0] = rows
+def add_row(check: str, row: Row) -> None:
+    """Put a row before those of a check, as the plug-in does for its own doors."""
+    TABLE.setdefault(check, []).insert(0, row)
 
 
 def is_one_hot(labels: Tensor, axis: int = 1) -> bool:
@@ -130,256 +125,227 @@ def are_shares(labels: Tensor) -> bool:
     return not ((labels.double().sum(dim=1) - 1).abs() > 0.01).any()
 
 
-def always(_: Misfit) -> bool:
-    """Return True, for a row that explains all that no row before it does."""
-    return True
-
-
 ONE_CLASS = (
     'a prediction has labels of several classes, which a softmax cannot have: give one class at a '
     'time, as {name}[:, k:k+1] of a sigmoid with labels[:, k]'
 )
-FROM_ONE = 'No label is 0: if the classes are numbered from 1, subtract 1. '
-LOSS = ('loss',)
-TABLE = [
-    Row(
-        'one label',
-        'shape',
-        lambda m: not m.labels.ndim,
-        'give batches, with a label of each prediction',
-    ),
-    Row(
-        'one map',
-        'shape',
-        lambda m: m.fit_one_map and m.labels.ndim > 1,
-        'a map alone is a batch of one: give {name}[None] and labels[None]',
-    ),
-    Row(
-        'transposed',
-        'shape',
-        # There are mostly few classes.
-        lambda m: m.fit_one_map and len(m.labels) > len(m.scores),
-        'each row is one prediction: give {name}.T',
-    ),
-    Row(
-        'other length',
-        'shape',
-        lambda m: len(m.labels) != len(m.scores),
-        'there are {num_labels:,} labels for {num_scores:,} predictions: give one for each',
-    ),
-    Row(
-        'one-hot, classes last',
-        'shape',
-        lambda m: m.labels.ndim == m.scores.ndim and m.are_one_hot_last,
-        'the labels are one-hot: give labels.argmax({last_axis}), a class of each',
-    ),
-    Row(
-        'one-hot',
-        'shape',
-        lambda m: m.labels.ndim == m.scores.ndim > 1 and is_one_hot(m.labels),
-        'the labels are one-hot: give labels.argmax(1), a class of each',
-    ),
-    Row(
-        'other number of labels',
-        'shape',
-        lambda m: m.labels.ndim == m.scores.ndim == 2 and m.labels.shape != m.scores.shape,
-        'each row has {num_columns} labels for {num_scores_of_row} {name}: give one label, of 0 or '
-        '1, for each',
-    ),
-    Row(
-        'maps of one class or of several',
-        'shape',
-        lambda m: m.are_binary and m.labels.shape == m.scores.shape and m.scores.ndim > 2,
-        f'if they are maps of one class, give {{name}}[:, None]; else {ONE_CLASS}',
-    ),
-    Row('several classes', 'shape', lambda m: m.are_binary, ONE_CLASS),
-    Row(
-        'classes last, loader',
-        'shape',
-        lambda m: m.have_classes_last,
-        'the classes are the second axis: give logits=lambda output: output.movedim(-1, 1), or '
-        'output.logits.movedim(-1, 1) of an output that has them',
-        doors=('loader',),
-    ),
-    Row(
-        'classes last',
-        'shape',
-        lambda m: m.have_classes_last,
-        'the classes are the second axis, so move the last one there, as by movedim(-1, 1)',
-    ),
-    Row(
-        'other size, loader',
-        'shape',
-        lambda m: m.labels.ndim == m.scores.ndim - 1 > 1,
-        'interpolate them to {size} in logits=…',
-        doors=('loader',),
-    ),
-    Row(
-        'other size',
-        'shape',
-        lambda m: m.labels.ndim == m.scores.ndim - 1 > 1,
-        'interpolate {name} to {size}',
-    ),
-    Row(
-        'other shape',
-        'shape',
-        always,
-        '{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W)',
-    ),
-    Row(
-        'unknown axis, loader',
-        'axis',
-        always,
-        'give logits=lambda output: output.movedim(-1, 1) if it is the last, or '
-        'logits=lambda output: output if it is the second (with .logits for an output that has '
-        'them)',
-        doors=('loader',),
-    ),
-    Row(
-        'unknown axis',
-        'axis',
-        always,
-        'give {label_name}[..., None], with {name}[..., None] if it is the second one, or with '
-        '{name}.movedim(-1, 1)[..., None] if it is the last',
-    ),
-    Row(
-        'several models, loader',
-        'same',
-        always,
-        'give a loader of each',
-        doors=('loader',),
-    ),
-    Row('several models', 'same', always, 'take a StreamingMetrics for each model'),
-    Row(
-        'shares',
-        'whole',
-        lambda m: are_shares(m.labels),
-        'They are shares of {num_columns} classes, as of votes: give each row once for '
-        'each of its votes. With votes = (V * shares).round().long() of V voters and '
-        'i = torch.arange(votes.numel()).repeat_interleave(votes.flatten()), these are the rows '
-        'i // {num_columns} with labels i % {num_columns}, and groups=i // {num_columns}',
-    ),
-    Row('fractions', 'whole', always, 'give the number of the class of each'),
-    Row(
-        'numbered from one',
-        'class',
-        lambda m: m.start_at_one,
-        FROM_ONE + 'Only if {highest} is to be left out, set ignore_index={highest}',
-    ),
-    Row(
-        'ignored by no loss',
-        'class',
-        always,
-        'They are not ignore_index={ignore_index}: check num_classes, or set ignore_index',
-        doors=LOSS,
-    ),
-    Row(
-        'another one is ignored',
-        'class',
-        lambda m: m.facts['ignore_index'] is not None,
-        'They are not ignore_index={ignore_index}: give the label that is to be left out, or '
-        'number the classes from 0 to {last}',
-    ),
-    Row(
-        'none is ignored',
-        'class',
-        always,
-        'To leave out a label such as 255, set ignore_index; otherwise number the classes from 0 '
-        'to {last}',
-    ),
-    Row(
-        'masked classes',
-        'finite',
-        lambda m: m.facts['are_masked'],
-        'leave classes that are masked out of logits and labels',
-    ),
-    Row('diverged', 'finite', always, 'the model has diverged, or its input is broken'),
-    Row(
-        'masked labels',
-        'masked',
-        always,
-        'mask no class that is a label. If they are the logarithm of probabilities p, give zeros '
-        'half of the smallest positive one, as p.clamp(min=p[p > 0].min() / 2).log()',
-    ),
-    Row(
-        'no prediction',
-        'range',
-        lambda m: m.facts['is_nan'],
-        'leave out what has no prediction',
-    ),
-    Row(
-        'logits or percentages',
-        'range',
-        always,
-        'take the softmax first if they are logits, and divide percentages by 100',
-    ),
-    Row(
-        'no softmax, or classes last',
-        'sum',
-        lambda m: m.scores is not None and m.scores.ndim > 2 and len({*m.scores.shape[1:]}) == 1,
-        'give the softmax over all classes, or, if the last axis has the classes, '
-        '{name}.movedim(-1, 1)',
-    ),
-    Row('no softmax', 'sum', always, 'give the softmax over all classes'),
-    Row(
-        'probabilities',
-        'logits',
-        always,
-        'leave its softmax out, or give their logarithm, as logits=lambda p: {probs}.log(). Where '
-        'some are 0, it is {probs}.clamp(min=floor).log() with half of the smallest positive one '
-        'of all data as floor',
-    ),
-    Row(
-        'sigmoid, loader',
-        'sigmoid',
-        always,
-        'leave the sigmoid out, or give logits=lambda p: torch.logit(p, eps=1e-7)',
-        doors=('loader',),
-    ),
-    Row(
-        'sigmoid',
-        'sigmoid',
-        always,
-        'if they are, leave the sigmoid out, or give torch.logit(p, eps=1e-7)',
-    ),
-    Row('softmax of sigmoids', 'zero to one', always, 'a softmax over them is wrong if they are'),
-    Row('one-hot batches', 'one-hot', always, 'give labels.argmax(1), a class of each'),
-    Row(
-        'tokens',
-        'tokens',
-        always,
-        "Shift both: unpack=lambda b: (b, b['labels'][:, 1:]) and "
-        'logits=lambda output: output.logits[:, :-1].movedim(-1, 1)',
-    ),
-    Row(
-        'target of floats',
-        'target',
-        lambda m: m.labels.is_floating_point() and m.labels.ndim == m.scores.ndim - 1,
-        'for labels give target.long()',
-    ),
-    Row(
-        'target with an axis of classes',
-        'target',
-        lambda m: m.labels.ndim == m.scores.ndim > 2 and m.labels.shape[1] == 1,
-        'without its axis of classes give target[:, 0].long()',
-    ),
-    Row(
-        'one-hot target',
-        'target',
-        lambda m: not m.labels.is_floating_point() and m.labels.shape == m.scores.shape,
-        'of a one-hot target give target.argmax(dim=1)',
-    ),
-    Row(
-        'classes of pred last',
-        'target',
-        lambda m: m.have_classes_last,
-        'if the last axis of pred has the classes, give pred.movedim(-1, 1)',
-    ),
-    Row(
-        'binary head',
-        'pred',
-        always,
-        'give logits of at least two classes, also of a binary task, whose heads have '
-        'out_channels=2 (mmseg) or num_classes=2 (mmpretrain)',
-    ),
-]
+# The rows of each check.
+TABLE = {
+    'shape': [
+        Row(
+            'one label',
+            'give batches, with a label of each prediction',
+            lambda m: not m.labels.ndim,
+        ),
+        Row(
+            'one map',
+            'a map alone is a batch of one: give {name}[None] and labels[None]',
+            lambda m: m.fit_one_map and m.labels.ndim > 1,
+        ),
+        Row(
+            'transposed',
+            'each row is one prediction: give {name}.T',
+            lambda m: m.fit_one_map and len(m.labels) > len(m.scores),
+        ),
+        Row(
+            'other length',
+            'there are {labels.shape[0]:,} labels for {scores.shape[0]:,} predictions: give one '
+            'for each',
+            lambda m: len(m.labels) != len(m.scores),
+        ),
+        Row(
+            'one-hot',
+            'the labels are one-hot: give labels.argmax(1), a class of each',
+            lambda m: m.labels.ndim == m.scores.ndim > 1 and is_one_hot(m.labels),
+        ),
+        Row(
+            'one-hot, classes last',
+            'the labels are one-hot: give labels.argmax(-1), a class of each',
+            lambda m: m.labels.ndim == m.scores.ndim > 2 and is_one_hot(m.labels, -1),
+        ),
+        Row(
+            'other number of labels',
+            'each row has {labels.shape[1]} labels for {scores.shape[1]} {name}: give one label, '
+            'of 0 or 1, for each',
+            lambda m: m.labels.ndim == m.scores.ndim == 2 and m.labels.shape != m.scores.shape,
+        ),
+        Row(
+            'maps of one class or of several',
+            f'if they are maps of one class, give {{name}}[:, None]; else {ONE_CLASS}',
+            lambda m: m.are_binary and m.labels.shape == m.scores.shape and m.scores.ndim > 2,
+        ),
+        Row('several classes', ONE_CLASS, lambda m: m.are_binary),
+        Row(
+            'classes last, loader',
+            'the classes are the second axis: give logits=lambda output: output.movedim(-1, 1), or '
+            'output.logits.movedim(-1, 1) of an output that has them',
+            lambda m: m.have_classes_last,
+            door='loader',
+        ),
+        Row(
+            'classes last',
+            'the classes are the second axis, so move the last one there, as by movedim(-1, 1)',
+            lambda m: m.have_classes_last,
+        ),
+        Row(
+            'other size, loader',
+            'interpolate them to {size} in logits=…',
+            lambda m: m.labels.ndim == m.scores.ndim - 1 > 1,
+            door='loader',
+        ),
+        Row(
+            'other size',
+            'interpolate {name} to {size}',
+            lambda m: m.labels.ndim == m.scores.ndim - 1 > 1,
+        ),
+        Row(
+            'other shape',
+            '{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W)',
+        ),
+    ],
+    'axis': [
+        Row(
+            'unknown axis, loader',
+            'give logits=lambda output: output.movedim(-1, 1) if it is the last, or '
+            'logits=lambda output: output if it is the second (with .logits for an output that has '
+            'them)',
+            door='loader',
+        ),
+        Row(
+            'unknown axis',
+            'give {label_name}[..., None], with {name}[..., None] if it is the second one, or with '
+            '{name}.movedim(-1, 1)[..., None] if it is the last',
+        ),
+    ],
+    'same': [
+        Row('several models, loader', 'give a loader of each', door='loader'),
+        Row('several models', 'take a StreamingMetrics for each model'),
+    ],
+    'whole': [
+        Row(
+            'shares',
+            'They are shares of {labels.shape[1]} classes, as of votes: give each row once for '
+            'each of its votes. With votes = (V * shares).round().long() of V voters and i = '
+            'torch.arange(votes.numel()).repeat_interleave(votes.flatten()), these are the rows i '
+            '// {labels.shape[1]} with labels i % {labels.shape[1]}, and groups=i // '
+            '{labels.shape[1]}',
+            lambda m: are_shares(m.labels),
+        ),
+        Row('fractions', 'give the number of the class of each'),
+    ],
+    'class': [
+        Row(
+            'numbered from one',
+            'No label is 0: if the classes are numbered from 1, subtract 1. Only if {num_classes} '
+            'is to be left out, set ignore_index={num_classes}',
+            lambda m: m.start_at_one,
+        ),
+        Row(
+            'ignored by no loss',
+            'They are not ignore_index={ignore_index}: check num_classes, or set ignore_index',
+            door='loss',
+        ),
+        Row(
+            'another one is ignored',
+            'They are not ignore_index={ignore_index}: give the label that is to be left out, or '
+            'number the classes from 0 to {last}',
+            lambda m: m.facts['ignore_index'] is not None,
+        ),
+        Row(
+            'none is ignored',
+            'To leave out a label such as 255, set ignore_index; otherwise number the classes '
+            'from 0 to {last}',
+        ),
+    ],
+    'finite': [
+        Row(
+            'masked classes',
+            'leave classes that are masked out of logits and labels',
+            lambda m: m.facts['are_masked'],
+        ),
+        Row('diverged', 'the model has diverged, or its input is broken'),
+    ],
+    'masked': [
+        Row(
+            'masked labels',
+            'mask no class that is a label. If they are the logarithm of probabilities p, give '
+            'zeros half of the smallest positive one, as p.clamp(min=p[p > 0].min() / 2).log()',
+        ),
+    ],
+    'range': [
+        Row('no prediction', 'leave out what has no prediction', lambda m: m.facts['is_nan']),
+        Row(
+            'logits or percentages',
+            'take the softmax first if they are logits, and divide percentages by 100',
+        ),
+    ],
+    'sum': [
+        Row(
+            'no softmax, or classes last',
+            'give the softmax over all classes, or, if the last axis has the classes, '
+            '{name}.movedim(-1, 1)',
+            lambda m: (
+                m.scores is not None and m.scores.ndim > 2 and len({*m.scores.shape[1:]}) == 1
+            ),
+        ),
+        Row('no softmax', 'give the softmax over all classes'),
+    ],
+    'logits': [
+        Row(
+            'probabilities',
+            'leave its softmax out, or give their logarithm, as logits=lambda p: {probs}.log(). '
+            'Where some are 0, it is {probs}.clamp(min=floor).log() with half of the smallest '
+            'positive one of all data as floor',
+        ),
+    ],
+    'sigmoid': [
+        Row(
+            'sigmoid, loader',
+            'leave the sigmoid out, or give logits=lambda p: torch.logit(p, eps=1e-7)',
+            door='loader',
+        ),
+        Row('sigmoid', 'if they are, leave the sigmoid out, or give torch.logit(p, eps=1e-7)'),
+    ],
+    'zero to one': [
+        Row('softmax of sigmoids', 'a softmax over them is wrong if they are'),
+    ],
+    'one-hot': [
+        Row('one-hot batches', 'give labels.argmax(1), a class of each'),
+    ],
+    'tokens': [
+        Row(
+            'tokens',
+            "Shift both: unpack=lambda b: (b, b['labels'][:, 1:]) and "
+            'logits=lambda output: output.logits[:, :-1].movedim(-1, 1)',
+        ),
+    ],
+    'target': [
+        Row(
+            'target of floats',
+            'for labels give target.long()',
+            lambda m: m.labels.is_floating_point() and m.labels.ndim == m.scores.ndim - 1,
+        ),
+        Row(
+            'target with an axis of classes',
+            'without its axis of classes give target[:, 0].long()',
+            lambda m: m.labels.ndim == m.scores.ndim > 2 and m.labels.shape[1] == 1,
+        ),
+        Row(
+            'one-hot target',
+            'of a one-hot target give target.argmax(dim=1)',
+            lambda m: not m.labels.is_floating_point() and m.labels.shape == m.scores.shape,
+        ),
+        Row(
+            'classes of pred last',
+            'if the last axis of pred has the classes, give pred.movedim(-1, 1)',
+            lambda m: m.have_classes_last,
+        ),
+    ],
+    'pred': [
+        Row(
+            'binary head',
+            'give logits of at least two classes, also of a binary task, whose heads have '
+            'out_channels=2 (mmseg) or num_classes=2 (mmpretrain)',
+        ),
+    ],
+}

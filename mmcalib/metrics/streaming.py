@@ -28,7 +28,7 @@ from mmcalib.metrics.unit_tables import (
     tables_by_image,
 )
 from mmcalib.options import check_choice, check_integer, suggests_arguments
-from mmcalib.predictions.arrays import Array, as_tensors, check_floats, check_not_exchanged
+from mmcalib.predictions.arrays import Array, as_scores
 from mmcalib.predictions.contract import Contract
 from mmcalib.predictions.groups import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
@@ -156,9 +156,7 @@ class StreamingMetrics:
                 before has shown, labels out of range, or another kind or number of classes
                 than in the batches before.
         """
-        logits, labels, valid = as_tensors('logits', logits, labels)
-        check_not_exchanged('logits', logits, 'labels', labels)
-        check_floats('logits', logits)
+        logits, labels, valid = as_scores('logits', logits, labels)
         batch = self._contract.read(logits, labels, valid=valid)
         self._contract.note(batch)
         rank, world_size = self._rank_and_world_size()

@@ -10,7 +10,7 @@ from mmengine.structures import BaseDataElement
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.misfits import Row, add_rows, always, refuse
+from mmcalib.misfits import Row, add_row, refuse
 from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
 from mmcalib.tensors import (
     SUM_TOLERANCE,
@@ -28,29 +28,27 @@ IGNORE_INDEX = 255  # the label that mmseg's data sets and heads ignore by defau
 BACKGROUND_NAME = 'background'  # the name of the class that is no object
 SEVERAL_LABELS = 'for a head that predicts each class by a sigmoid, set several_labels=True'
 
-SAMPLES = ('samples',)
-add_rows(
+add_row(
+    'class',
     Row(
         'classes of a data set',
-        'class',
-        lambda misfit: not misfit.start_at_one,
         "Check the dataset's classes, or the metric's ignore_index or ood_index",
-        SAMPLES,
+        lambda misfit: not misfit.start_at_one,
+        door='samples',
     ),
+)
+add_row(
+    'sum',
     Row(
-        'scores of sigmoids',
-        'sum',
-        always,
-        f'give the softmax over all classes; {SEVERAL_LABELS}',
-        SAMPLES,
+        'scores of sigmoids', f'give the softmax over all classes; {SEVERAL_LABELS}', door='samples'
     ),
-    Row('several labels of a sample', 'one label', always, SEVERAL_LABELS, SAMPLES),
+)
+add_row('one label', Row('several labels of a sample', SEVERAL_LABELS))
+add_row(
+    'size',
     Row(
         'size of a mask',
-        'size',
-        always,
         'in the test pipeline LoadAnnotations must come after Resize, or AtInputSize after both',
-        SAMPLES,
     ),
 )
 
@@ -204,7 +202,7 @@ def class_label(sample: Sample, name: str, num_classes: int, ood_index: int | No
     label = require_field(sample, 'gt_label', name)
     if label.numel() != 1:
         fact = f'{name} needs one gt_label, the class of a softmax; got {label.tolist()}'
-        refuse('one label', fact, door='samples')
+        refuse('one label', fact)
     label = label.long().reshape(1).cpu()
     if ood_index is not None and (label < 0 or label == ood_index):
         ood_set = (-label).clamp(min=1)
@@ -342,4 +340,4 @@ def check_same_size(scores: Tensor, predicted: Tensor, labels: Tensor, name: str
                 f'the prediction of {name} has the size {tuple(values.shape[-2:])}, gt_sem_seg '
                 f'{tuple(labels.shape)}'
             )
-            refuse('size', fact, door='samples')
+            refuse('size', fact)

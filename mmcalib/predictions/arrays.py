@@ -66,6 +66,25 @@ def as_tensors(
     return values, labels, None if mask is None else torch.from_numpy(~mask)
 
 
+def as_scores(
+    name: str, values: Array, labels: Array, label_name: str = 'labels'
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return :func:`as_tensors` of values that are floats.
+
+    Raises:
+        TypeError: For other values, which may be the labels if these are fractions.
+    """
+    values, labels, valid = as_tensors(name, values, labels, label_name)
+    have_fractions = labels.is_floating_point() and (labels != labels.round()).any()
+    if not values.is_floating_point() and have_fractions:
+        raise TypeError(
+            f'{name} must be floats, got {_dtype_name(values)}, and {label_name} are '
+            f'{_dtype_name(labels)}: {name} come first, and then {label_name}'
+        )
+    check_floats(name, values)
+    return values, labels, valid
+
+
 def as_tensor(name: str, values: Array) -> Tensor:
     """Return numbers as a tensor without a gradient, on the device that they are on.
 
@@ -153,24 +172,6 @@ def check_floats(name: str, values: Tensor) -> None:
     elif values.dtype in (torch.int8, torch.uint8):
         remedy = f': of a quantized model, give scale * ({name}.float() - zero_point)'
     raise TypeError(f'{name} must be floats, got {_dtype_name(values)}{remedy}')
-
-
-def check_not_exchanged(name: str, values: Tensor, other_name: str, others: Tensor) -> None:
-    """Raise a TypeError if whole numbers were given for floats, and fractions for whole numbers.
-
-    Args:
-        name: The name of the floats.
-        values: The numbers that were given for them.
-        other_name: The name of the labels, or of what came true.
-        others: The numbers that were given for these.
-    """
-    if values.is_floating_point() or not others.is_floating_point():
-        return
-    if (others != others.round()).any():
-        raise TypeError(
-            f'{name} must be floats, got {_dtype_name(values)}, and {other_name} are '
-            f'{_dtype_name(others)}: {name} come first, and then {other_name}'
-        )
 
 
 def as_integers(name: str, values: Array) -> Tensor:

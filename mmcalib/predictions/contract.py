@@ -134,11 +134,6 @@ class Contract:
                 f'{name} {tuple(scores.shape)} do not fit labels {tuple(labels.shape)}',
                 scores=scores,
                 labels=labels,
-                num_labels=len(labels) if labels.ndim else 0,
-                num_scores=len(scores),
-                num_columns=labels.shape[-1] if labels.ndim else 0,
-                num_scores_of_row=scores.shape[-1],
-                last_axis=labels.ndim - 1,
                 size=tuple(labels.shape[1:]),
             )
         if self.kind == 'logits' and scores.ndim > 2 and not self.class_axis_is_known:
@@ -317,12 +312,8 @@ def check_whole(labels: Tensor) -> None:
     fractions = labels[labels != labels.round()]  # NaN is among them.
     if len(fractions):
         examples = [f'{label:.7g}' for label in fractions[:MOST_EXAMPLES].tolist()]
-        refuse(
-            'whole',
-            f'labels must be whole numbers, got [{", ".join(examples)}]',
-            labels=labels,
-            num_columns=labels.shape[-1] if labels.ndim else 0,
-        )
+        fact = f'labels must be whole numbers, got [{", ".join(examples)}]'
+        refuse('whole', fact, labels=labels)
 
 
 def check_no_shares(labels: Tensor) -> None:

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mmcalib.predictions.arrays import (
-    Array,
-    as_integers,
-    as_tensors,
-    check_floats,
-    check_not_exchanged,
-)
+from mmcalib.predictions.arrays import Array, as_integers, as_scores
 from mmcalib.predictions.contract import Contract, check_no_shares, label_shape
 from mmcalib.predictions.image_predictions import ImagePredictions, predictions_from_confidences
 from mmcalib.tensors import at_least_single, check_range
@@ -54,9 +48,7 @@ def read_probabilities(
     probs: Array, labels: Array, *, ignore_index: int | None
 ) -> ImagePredictions:
     """Return probabilities with labels as predictions, see :func:`read_arrays`."""
-    probs, labels, valid = as_tensors('probs', probs, labels)
-    check_not_exchanged('probs', probs, 'labels', labels)
-    check_floats('probs', probs)
+    probs, labels, valid = as_scores('probs', probs, labels)
     check_no_shares(labels)
     contract = Contract('probs', ignore_index=ignore_index)
     return contract.read(probs.cpu(), as_integers('labels', labels), valid=valid)
@@ -64,9 +56,7 @@ def read_probabilities(
 
 def read_confidences(conf: Array, correct: Array) -> ImagePredictions:
     """Return bare confidences and whether they were right, of any one shape, as predictions."""
-    conf, correct, valid = as_tensors('conf', conf, correct, 'correct')
-    check_not_exchanged('conf', conf, 'correct', correct)
-    check_floats('conf', conf)
+    conf, correct, valid = as_scores('conf', conf, correct, 'correct')
     conf = conf.cpu()
     correct = correct.cpu()
     if correct.shape != conf.shape:

@@ -78,14 +78,8 @@ def find_objects(
         number[is_label] = objects.number[is_label] + num_objects
         num_objects += len(objects)
         classes.append(objects)
-    return Objects(
-        number=number,
-        label=np.concatenate([objects.label for objects in classes]),
-        pixels=np.concatenate([objects.pixels for objects in classes]),
-        confidence=np.concatenate([objects.confidence for objects in classes]),
-        expected_iou=np.concatenate([objects.expected_iou for objects in classes]),
-        box=np.concatenate([objects.box for objects in classes]),
-    )
+    _, *columns = zip(*classes, strict=True)
+    return Objects(number, *map(np.concatenate, columns))
 
 
 def _no_objects() -> Objects:

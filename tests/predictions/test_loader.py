@@ -351,7 +351,7 @@ def test_evaluate_maps_with_several_classes_raises():
     with pytest.raises(ValueError, match='several classes'):
         mmcalib.evaluate(nn.Identity(), [(maps, labels)])
     one_hot = nn.functional.one_hot(maps.argmax(1))
-    for axis, labels in ((3, one_hot), (1, one_hot.movedim(-1, 1))):
+    for axis, labels in ((-1, one_hot), (1, one_hot.movedim(-1, 1))):
         with pytest.raises(ValueError, match=rf'one-hot: give labels.argmax\({axis}\)'):
             mmcalib.evaluate(nn.Identity(), [(maps, labels)])
 

@@ -13,21 +13,20 @@ from torch import nn
 
 from mmcalib.errors import UserError
 from mmcalib.losses import CalibrationLoss
-from mmcalib.misfits import Row, add_rows, always
+from mmcalib.misfits import Row, add_row
 from mmcalib.openmmlab.heads import classes_of_head
 from mmcalib.openmmlab.samples import IGNORE_INDEX, check_mask
 from mmcalib.tensors import check_labels
 
 # The keys of the toolboxes' samples that name files.
 FILE_KEYS = ('img_path', 'seg_map_path')
-add_rows(
+add_row(
+    'class',
     Row(
         'classes of a file',
-        'class',
-        always,
         'The model has {num_classes} classes and ignores {ignored}: check the file, or num_classes',
-        ('file',),
-    )
+        door='file',
+    ),
 )
 
 
