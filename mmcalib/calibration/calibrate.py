@@ -153,7 +153,9 @@ def apply_placement(model: nn.Module, calibrated: Calibrated, source: LoaderSour
     if placement.reason is not None:
         original = OriginalLogits(model, source.kept, source.run)
         wrapped = CalibratedOutput(model, scaling_module(calibrated.scaler), source.logits).eval()
-        run_calibrated = partial(source.run_calibrated, wrapped)
+        # Where a function names the logits, the output of the wrapped model is the logits alone.
+        wrapped_source = LoaderSource(source.loader, unpack=source.unpack)
+        run_calibrated = partial(wrapped_source.run, wrapped)
         placement.difference = prove(original, run_calibrated, calibrated.scaler)
         model.calibrated_by = calibrated.method
         return wrapped

@@ -79,16 +79,7 @@ class LoaderSource:
 
     def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch."""
-        return self._logits(model, batch, self.logits)
-
-    def run_calibrated(self, model: nn.Module, batch: Any) -> list[Tensor]:
-        """Return the same of a model behind which a scaling is attached."""
-        # Where a function names the logits, the output of such a model is the logits alone.
-        return self._logits(model, batch, None)
-
-    def _logits(self, model: nn.Module, batch: Any, logits: Logits | None) -> list[Tensor]:
-        """Return the logits of a batch, which a function may take out of the output."""
-        with reader(model, unpack=self.unpack, logits=logits) as read:
+        with reader(model, unpack=self.unpack, logits=self.logits) as read:
             return list(read(batch))
 
     def image_seeds(self, part: ImagePredictions) -> list[int]:

@@ -78,8 +78,8 @@ def refused_calls(model: nn.Module, copied: nn.Module) -> Iterator[None]:
     def refuse(module: nn.Module, inputs: Any) -> None:
         if module in originals:
             raise UserError(
-                'a hook, a forward or logits= calls the given model, so that its copy would run '
-                f'that one: have it use the module that it is called with, or {IN_PLACE}'
+                'a hook, a forward, unpack= or logits= calls the given model, so that its copy '
+                f'would run that one: have it use the module that it is called with, or {IN_PLACE}'
             )
 
     with register_module_forward_pre_hook(refuse):
