@@ -30,7 +30,7 @@ class CalibrateOptions(RunnerOptions, MeanOptions):
 
     method: str | None = option(
         '%(choices)s; auto takes the simplest method within one standard error of the best '
-        'cross-validated likelihood (default: temperature, for sigmoids platt)',
+        'cross-validated likelihood (default: temperature; platt for sigmoids and two classes)',
         choices=[AUTO, *METHODS],
         metavar='METHOD',
         group='scaling',

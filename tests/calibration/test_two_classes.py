@@ -53,6 +53,39 @@ def test_calibrate_sigmoid_default_is_platt_and_mends_the_rate():
     assert 'on average' not in text
 
 
+class TwoLogits(nn.Module):
+    """The same predictions as those of one sigmoid, by the logits of two classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(1, 2)
+        one = Shifted().fc
+        with torch.no_grad():
+            self.fc.weight.copy_(torch.cat([-one.weight, one.weight]) / 2)
+            self.fc.bias.copy_(torch.cat([-one.bias, one.bias]) / 2)
+
+    def forward(self, inputs):
+        return self.fc(inputs)
+
+
+def test_calibrate_two_logits_default_equals_that_of_one_sigmoid():
+    of_sigmoid = mmcalib.calibrate(Shifted(), make_batches())
+    of_logits = mmcalib.calibrate(TwoLogits(), make_batches())
+    assert of_logits.method == 'platt'
+    assert of_logits.folded_into == ['fc']
+    assert of_logits.after['NLL'] == pytest.approx(of_sigmoid.after['NLL'], abs=2e-3)
+    inputs = torch.linspace(-4, 4, 20)[:, None]
+    with torch.no_grad():
+        expected = of_sigmoid.model(inputs).sigmoid()[:, 0]
+        torch.testing.assert_close(of_logits.model(inputs).softmax(1)[:, 1], expected)
+
+
+def test_calibrate_two_logits_auto_compares_the_methods_of_a_sigmoid():
+    chosen = mmcalib.calibrate(TwoLogits(), make_batches(), method='auto')
+    assert {'temperature', 'platt', 'beta'} < {row['method'] for row in chosen.candidates}
+    assert chosen.method == 'platt'
+
+
 def test_calibrate_rare_positives_do_not_doubt_the_order_of_classes():
     """Too many positives are predicted, so that the accuracy is below the share of negatives."""
     batches = [(inputs - 1.5, labels * (inputs[:, 0] > 0)) for inputs, labels in make_batches()]
