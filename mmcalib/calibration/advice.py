@@ -157,8 +157,11 @@ def about_rates(calibrated: Calibrated) -> Iterator[str]:
     remedy = None
     measured = calibrated.measured_scaler
     if measured is not None and measured.has_shift:
-        remedy = 'the scaling has not seen these frequencies, so fit it to data like those in use'
-    yield from rates.sentences(remedy)
+        remedy = 'the scaling does not give these frequencies, so fit it to data like those in use'
+    sentences = rates.sentences(remedy)
+    yield from sentences
+    if sentences and calibrated.class_prior is not None:
+        yield 'The shift to the classes in use presumes that both are equal: it is wrong as well.'
 
 
 def about_accuracy(calibrated: Calibrated) -> Iterator[str]:

@@ -72,8 +72,8 @@ def calibrate(
         method: A key of ``mmcalib.posthoc.SCALERS``; or a scaler with options; or ``'auto'`` for
             the simplest method within one standard error of the best cross-validated likelihood.
             With fewer than ten groups, auto takes a temperature, and only if it is above 1 by two
-            standard errors. None is a temperature, and for sigmoids and two classes ``'platt'``, which
-            also mends their rate of positives, and can change predicted classes.
+            standard errors. None is a temperature, and for sigmoids and two classes ``'platt'``,
+            which also mends their rate of positives, and can change predicted classes.
         unpack: A function from a batch to its inputs and labels, such as
             ``lambda batch: (batch['pixels'], batch['mask'])``.
         logits: A function that takes the logits out of the model's output; by default they are its

@@ -26,7 +26,11 @@ BATCH_SIZE = 4096
 
 
 def measure_files(options: MeasureOptions) -> int:
-    """Print the metrics of predictions in files, and return 1 if a requirement is not met."""
+    """Print the metrics of predictions in files.
+
+    Returns:
+        The exit status: 1 if a requirement is not met, or no scaling is chosen for a file.
+    """
     requirements = [parse_requirement(text) for text in options.require or ()]
     check_outputs(options)
     stored = read_predictions(
@@ -44,12 +48,13 @@ def measure_files(options: MeasureOptions) -> int:
     if options.calibrate is None:
         for sentence in advice(measured):
             print(sentence)
+        is_written = True
     else:
-        calibrate_stored(stored, options)
+        is_written = calibrate_stored(stored, options)
     failures = unmet(requirements, measured)
     for failure in failures:
         print(failure, file=sys.stderr)
-    return 1 if failures else 0
+    return 0 if is_written and not failures else 1
 
 
 def check_outputs(options: MeasureOptions) -> None:
@@ -107,8 +112,12 @@ def advice(measured: Measured) -> list[str]:
     ]
 
 
-def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None:
-    """Fit a scaling to stored predictions, as if a model had made them, and write it."""
+def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool:
+    """Fit a scaling to stored predictions, as if a model had made them, and write it.
+
+    Returns:
+        Whether the file that is wanted is written.
+    """
     logits = stored.logits()
     with as_user_errors():
         calibrated = calibrate(
@@ -122,10 +131,10 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None
     calibrated = replace(calibrated, placement=None)
     print(f'\n{calibrated}')
     if options.out is None:
-        return
+        return True
     if calibrated.scaler is None:
         print(f'No scaling is chosen, so {options.out} is not written.', file=sys.stderr)
-        return
+        return False
     calibrated.scaler.save(options.out)
     argument = 'logits'
     if not stored.are_logits:
@@ -135,6 +144,7 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> None
         f"mmcalib.posthoc.load_scaler('{options.out}').predict_proba({argument})",
         file=sys.stderr,
     )
+    return True
 
 
 def write_measurement(options: MeasureOptions, measured: Measured) -> None:

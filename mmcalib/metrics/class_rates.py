@@ -15,6 +15,8 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 
 # A difference counts from so many standard errors, and so many points, on.
 DISTINCT = 2.0
+# The mean probability of the other class is so much nearer to a frequency if both are exchanged.
+EXCHANGED = 0.1
 LEAST_POINTS = 1.0
 # Sums are kept for each image and class, up to so many: 240 MB.
 MOST_SUMS = 10_000_000
@@ -98,10 +100,13 @@ class ClassRates:
         differing = self.differing
         if not differing:
             return []
+        has_one_rate = len(self.probs) == (1 if self.are_of_labels else 2)
+        if has_one_rate:
+            remedy = self._remedy_of_data() or remedy
         if remedy is None:
             method = 'platt' if self.are_binary else 'vector'
             remedy = f'a temperature cannot mend that, {method} or auto can'
-        if len(self.probs) == (1 if self.are_of_labels else 2):
+        if has_one_rate:
             return [
                 f'P(y = 1) is {self.probs[-1]:.1f} % on average, and {self.frequencies[-1]:.1f} % '
                 f'of the labels are 1: {remedy}.'
@@ -116,6 +121,16 @@ class ClassRates:
         return [
             f'The mean probability is not the frequency of the {noun} {", ".join(parts)}: {remedy}.'
         ]
+
+    def _remedy_of_data(self) -> str | None:
+        """Return what to ask of the data of two classes, None if they are as they should be."""
+        frequency = self.frequencies[-1]
+        prob = self.probs[-1]
+        if frequency in (0, 100):
+            return 'measure on data with labels of both classes'
+        if abs(100 - prob - frequency) < EXCHANGED * abs(prob - frequency):
+            return f'is P(y = 0), {100 - prob:.1f} % on average, given in its place?'
+        return None
 
 
 class RateTally:

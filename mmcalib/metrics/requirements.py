@@ -60,7 +60,8 @@ def parse_requirement(text: str) -> Requirement:
     Raises:
         UserError: If it cannot be read, or there is no such metric.
     """
-    match = re.fullmatch(r'\s*([\w.-]+?)\s*([<>])\s*(\S+)\s*', text)
+    named = text.replace('ECE of P(y = 1)', 'ClasswiseECE')  # as tables of two classes show it
+    match = re.fullmatch(r'\s*([\w.-]+?)\s*([<>])\s*(\S+)\s*', named)
     try:
         limit = float(match[3]) if match else float('nan')
     except ValueError:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
 from mmcalib.posthoc.binary import BetaScaler, PlattScaler
 from mmcalib.posthoc.scaler import LogitScaler
@@ -22,6 +22,8 @@ SUM_TOLERANCE = 2e-3
 # An estimate has converged if no frequency changes by more than this.
 TOLERANCE = 1e-10
 MOST_ITERATIONS = 100_000
+# A frequency below so many of its standard errors is not told from 0.
+DISTINCT = 2.0
 
 
 def shift_class_prior(scaler: LogitScaler, new: Array, old: Array) -> LogitScaler:
@@ -100,14 +102,24 @@ def estimate_class_prior(probs: Array, old: Array) -> Tensor:
     >>> estimate_class_prior(probs, old=[0.5, 0.5]).numpy().round(6).tolist()
     [0.125, 0.875]
 
+    A rare class is found only among many predictions: the least standard error of a frequency is
+
+    .. math:: \mathrm{SE}_k = (1 - \pi_k) \Big/ \sqrt{\sum_i \Big(\frac{p_{ik} / \pi^\mathrm{old}_k}
+        {\sum_j p_{ij} \, \pi_j / \pi^\mathrm{old}_j} - 1\Big)^2}
+
     Source: Saerens, Latinne and Decaestecker, Adjusting the Outputs of a Classifier to New a Priori
-    Probabilities, Neural Computation 2002.
+    Probabilities, Neural Computation 2002; the standard error from the observed information of the
+    likelihood.
 
     Args:
         probs: ``(N, K)`` calibrated probabilities, or maps ``(N, K, *)``; ``(N,)`` or K = 1 for
             class 1 of two. Calibrate the model first: what is over-confident gives wrong
             frequencies.
         old: ``(K,)`` frequencies of the classes in the data that the model was calibrated on.
+
+    Warns:
+        UserWarning: For a frequency that is not told from 0, since it is less than two standard
+            errors.
 
     Raises:
         UserError: If the old frequencies are not positive or do not sum to one, or the
@@ -124,7 +136,25 @@ def estimate_class_prior(probs: Array, old: Array) -> Tensor:
         prior = updated
         if change < TOLERANCE:
             break
+    _warn_of_unknown(prior, likelihood)
     return prior
+
+
+def _warn_of_unknown(prior: Tensor, likelihood: Tensor) -> None:
+    """Warn of estimated frequencies that are less than two standard errors.
+
+    Args:
+        prior: ``(K,)`` frequencies.
+        likelihood: ``(N, K)`` likelihoods of the classes, up to a factor of each row.
+    """
+    ratio = likelihood / (likelihood @ prior)[:, None]
+    errors = (1 - prior) / (ratio - 1).square().sum(dim=0).sqrt()
+    for index in (prior < DISTINCT * errors).nonzero().flatten().tolist():
+        warn(
+            f'the frequency of class {index}, {100 * prior[index]:.2f} %, is not told from 0 by '
+            f'{len(likelihood):,} predictions: its standard error is {100 * errors[index]:.2f} '
+            'points. Give the frequency that you know, or estimate it from more predictions'
+        )
 
 
 def class_rows(probs: Array) -> Tensor:

@@ -245,7 +245,7 @@ def read_labels(
         columns: The file.
         names: Its keys or columns with labels.
         classes: The names of the classes, in the order of the predictions.
-        by_name: Whether integers are names of classes too, where all of these are integers.
+        by_name: Whether integers must be names of classes too, whose columns may come in any order.
     """
     label_columns = list(columns.matching(names, '--labels'))
     arrays = [columns.find(name, '--labels') for name in label_columns]
@@ -262,19 +262,31 @@ def read_labels(
             wrong = array[~np.isfinite(array) | (array % 1 != 0)][0]
             raise UserError(f'{columns.path}: {columns.kind} {text!r} has the label {wrong}')
         array = array.astype(np.int64)
-    if by_name and all(re.fullmatch(r'\d+', name) for name in classes):
+    if not by_name:
+        return array
+    if all(re.fullmatch(r'\d+', name) for name in classes):
         return class_numbers(columns, text, array, [int(name) for name in classes])
-    return array
+    raise UserError(
+        f'{columns.path}: the labels are numbers, and nothing tells which of the columns of '
+        f'{", ".join(classes[:MOST_NAMES])} is class 0: name them one by one in the order of the '
+        'classes, in place of a pattern'
+    )
 
 
 def class_numbers(
     columns: FileColumns, name: str, labels: np.ndarray, classes: Sequence[str | int]
 ) -> np.ndarray:
     """Return the position of each label among the names of classes."""
+    empty = (np.char.strip(labels.astype(str)) == '').nonzero()[0]
+    if len(empty):
+        raise UserError(
+            f'{columns.path}: {columns.kind} {name!r} is empty in row {empty[0] + 1}: leave such '
+            'rows out'
+        )
     if len(classes) == 1:
         raise UserError(
-            f'{columns.path}: {columns.kind} {name!r} has the label {labels.ravel()[0]!s}: give 0 '
-            'and 1, of which one column has the probability of 1'
+            f'{columns.path}: {columns.kind} {name!r} has the label {labels.ravel()[0]!s}: write '
+            'labels as 0 and 1, since the column of the predictions is the probability of 1'
         )
     number_of_class = {known: number for number, known in enumerate(classes)}
     unique, index = np.unique(labels, return_inverse=True)
@@ -351,8 +363,10 @@ def read_csv(file: str) -> dict[str, np.ndarray]:
         raise UserError(f'{file} has two columns of one name: {", ".join(headings)}')
     for number, row in enumerate(cells, 1):
         if len(row) != len(headings):
+            separator = next((mark for mark in ';\t' if mark in headings[0]), None)
+            remedy = '' if separator is None else f': separate cells by a comma, not {separator!r}'
             raise UserError(
-                f'{file} has {len(headings)} headings, and {len(row)} cells in row {number}'
+                f'{file} has {len(headings)} headings, and {len(row)} cells in row {number}{remedy}'
             )
     if not cells:
         raise UserError(f'{file} has no rows below its headings')

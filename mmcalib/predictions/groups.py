@@ -34,9 +34,9 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
 
     Raises:
         TypeError: For rows in place of names.
-        ValueError: For another number of groups than of images, for NaN or None in place of a name,
-            for an iterator, whose order nothing tells, or a loader that :func:`check_order`
-            refuses.
+        ValueError: For another number of groups than of images, for NaN, None or an empty text in
+            place of a name, for an iterator, whose order nothing tells, or a loader that
+            :func:`check_order` refuses.
     """
     if isinstance(unwrapped_loader(loader), Iterator):
         raise UserError(
@@ -57,10 +57,10 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
         )
     missing = []
     for name in names:
-        if name is None or (isinstance(name, float) and math.isnan(name)):
+        if name is None or name == '' or (isinstance(name, float) and math.isnan(name)):
             missing.append(name)
     if missing:
-        kind = 'None' if missing[0] is None else 'NaN'
+        kind = {None: 'None', '': 'empty'}.get(missing[0], 'NaN')
         raise UserError(
             f'{len(missing)} of {count} groups are {kind}, which says not whether they are one '
             'group: give these images the names of their groups, such as a number of its own for '

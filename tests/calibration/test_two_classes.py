@@ -106,6 +106,10 @@ def test_calibrate_sigmoid_temperature_says_what_it_cannot_mend():
         assert rates[when]['probs'][1] > rates[when]['frequencies'][1] + 10
         assert f'P(y = 1) is {rates["after"]["probs"][1]:.1f} % on average' in text
     json.dumps(calibrated.to_dict(), allow_nan=False)
+    shifted = mmcalib.calibrate(
+        Shifted(), make_batches(), method='temperature', class_prior=[0.9, 0.1]
+    )
+    assert 'The shift to the classes in use presumes that both are equal' in str(shifted)
 
 
 def test_calibrate_sigmoid_layer_without_bias_attaches_and_says_why():

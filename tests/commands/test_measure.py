@@ -159,6 +159,21 @@ def test_measure_calibrate_writes_scaler_that_lowers_nll(source, run, files, log
     assert after < mmcalib.measure(torch.as_tensor(logits).softmax(1), labels, 'NLL') - 0.1
 
 
+def test_measure_no_scaling_chosen_ends_with_1_and_keeps_the_file(run, files):
+    np.savez('calibrated.npz', probs=[[0.8, 0.2]] * 50, labels=([0] * 4 + [1]) * 10)
+    (files / 'scaler.json').write_text('of another fit')
+    line = 'measure.py calibrated.npz --calibrate auto --out scaler.json'
+    output = run(*line.split(), code=1)
+    assert 'No scaling is chosen, so scaler.json is not written.' in output
+    assert (files / 'scaler.json').read_text() == 'of another fit'
+
+
+def test_measure_require_takes_the_name_that_the_table_shows(run, files):
+    line = ['measure.py', 'one.csv', '--predictions', 'p', '--labels', 'label']
+    output = run(*line, '--require', 'ECE of P(y = 1)<0.1', code=1)
+    assert 'ECE of P(y = 1)<0.1 is not met: the upper end of its interval is' in output
+
+
 def test_measure_diagram_is_a_picture(run, files):
     run('measure.py', 'probs.npz', '--diagram', 'diagram.png')
     with Image.open('diagram.png') as picture:
@@ -199,7 +214,11 @@ REFUSED = {
     'empty.csv --predictions a --labels b': 'has no rows below its headings',
     'gaps.csv --predictions a --labels b': "column 'a' has '' in row 2, which is no number",
     'halves.csv --predictions a --labels b': "column 'b' has the label 0.5",
-    'one_name.csv --predictions p_cat --labels label': 'give 0 and 1, of which one column has',
+    'one_name.csv --predictions p_cat --labels label': 'write labels as 0 and 1, since',
+    'unnamed.csv --predictions p_* --labels label': 'which of the columns of pos, neg is class 0',
+    'no_label.csv --predictions p --labels label': "column 'label' is empty in row 2: leave such",
+    'no_group.csv --predictions p --labels y --groups g': '1 of 2 groups are empty, which says not',
+    'semicolons.csv --predictions p --labels y': "separate cells by a comma, not ';'",
     'y.npy p.npy': 'probs come first, and then labels',
     'probs.npz --require ECE3': "'ECE3' is no requirement: give a metric, < or >, and a number",
     'probs.npz --require ECE<nan': 'is no requirement',
@@ -219,6 +238,10 @@ def test_measure_mistake_is_one_line(line, run, files):
     (files / 'empty.csv').write_text('a,b\n')
     (files / 'gaps.csv').write_text('a,b\n0.5,1\n,0\n')
     (files / 'halves.csv').write_text('a,b\n0.5,1\n0.2,0.5\n')
+    (files / 'unnamed.csv').write_text('p_pos,p_neg,label\n0.5,0.5,1\n0.2,0.8,0\n')
+    (files / 'no_label.csv').write_text('p,label\n0.5,1\n0.2,\n')
+    (files / 'no_group.csv').write_text('p,y,g\n0.5,1,a\n0.2,0,\n')
+    (files / 'semicolons.csv').write_text('p;y\n0,5;1\n0,2;0\n')
     np.save('y.npy', np.array([0, 1, 1]))
     np.save('p.npy', np.array([0.2, 0.7, 0.8]))
     write_table('one_name.csv', ['p_cat'], [[0.5], [0.2]], ['p_cat', 'dog'])

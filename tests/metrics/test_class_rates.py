@@ -169,3 +169,20 @@ def test_rates_of_one_label_are_those_of_class_1():
     rates = ClassRates([42.0], [26.0], [1.0], are_of_labels=True)
     (sentence,) = rates.sentences()
     assert sentence.startswith('P(y = 1) is 42.0 % on average, and 26.0 % of the labels are 1')
+
+
+def test_rates_sentence_without_positives_asks_for_both_classes():
+    text = str(mmcalib.measure([0.3] * 50, [0] * 50, ['rate_gap', 'ECE'], interval=0.95))
+    assert '0.0 % of the labels are 1: measure on data with labels of both classes.' in text
+    assert 'platt' not in text
+
+
+def test_rates_sentence_of_exchanged_classes_asks_for_the_other_one():
+    generator = torch.Generator().manual_seed(0)
+    probs = 0.1 * torch.rand(2_000, generator=generator)
+    labels = (torch.rand(2_000, generator=generator) < probs).long()
+    text = str(mmcalib.measure(1 - probs, labels, ['rate_gap', 'ECE'], interval=0.95))
+    assert 'is P(y = 0), 5.' in text and '% on average, given in its place?' in text
+    assert 'given in its place' not in str(
+        mmcalib.measure(probs, labels, 'rate_gap', interval=0.95)
+    )

@@ -1,5 +1,7 @@
 """Other frequencies of classes: shifted scalings, and frequencies estimated without labels."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +77,28 @@ def test_estimate_class_prior_of_known_frequencies_finds_them(prior):
     estimate = estimate_class_prior(probs, [1 / num_classes] * num_classes)
     actual_frequencies = torch.bincount(labels) / len(labels)
     np.testing.assert_allclose(estimate, actual_frequencies, atol=0.01)
+
+
+def test_estimate_class_prior_of_few_rare_positives_warns_with_its_standard_error():
+    logits, _ = drawn_classes(2, 400, [0.995, 0.005], seed=0)
+    with pytest.warns(UserWarning, match=r'of class 1, .* is not told from 0 by 400 predictions'):
+        estimate_class_prior(logits.softmax(dim=1), [0.5, 0.5])
+
+
+def test_estimate_class_prior_standard_error_is_that_of_many_draws():
+    """A warning begins where an estimate is less than two standard errors."""
+    estimates = []
+    warned = []
+    for seed in range(60):
+        logits, _ = drawn_classes(2, 300, [0.93, 0.07], seed=seed)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            estimates.append(estimate_class_prior(logits.softmax(dim=1), [0.5, 0.5])[1].item())
+        warned.append(bool(caught))
+    threshold = 2 * np.std(estimates)
+    expected = [estimate < threshold for estimate in estimates]
+    assert np.mean(np.array(warned) == expected) > 0.9
+    assert 0 < sum(warned) < 60
 
 
 def test_estimate_class_prior_equals_a_loop_and_takes_one_column():

@@ -237,3 +237,5 @@ def test_group_numbers_nan_raises():
 def test_group_numbers_none_raises():
     with pytest.raises(ValueError, match='2 of 3 groups are None'):
         group_numbers(['a', None, None], 3)
+    with pytest.raises(ValueError, match='1 of 3 groups are empty'):
+        group_numbers(['a', '', 'b'], 3)
