@@ -71,6 +71,8 @@ class OriginalLogits:
         if kept in self._remembered:
             return self._remembered[kept]
         logits = self.run(self.model, kept.batch)
+        if kept.images and len(logits) != len(kept.images):
+            raise UserError(f'the model returns {len(logits)} logits for {len(kept.images)} images')
         self._check_same(kept, logits)
         size = sum(values.numel() for values in logits)
         if size <= self._num_free:
