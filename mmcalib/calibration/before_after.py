@@ -12,7 +12,8 @@ from torch import Tensor
 from mmcalib.calibration.cross_fit import Scalings
 from mmcalib.metrics.class_rates import ClassRates, RateTally
 from mmcalib.metrics.intervals import bootstrap_weights, metric_values
-from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
+from mmcalib.metrics.measurement import DEFAULT_METRICS
+from mmcalib.metrics.streaming import StreamingMetrics
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.ranks import gather_one_process
@@ -117,12 +118,14 @@ def measure_effect(
         class_rates = tally.rates(group_of_image, gather)
         if class_rates is not None:
             rates[name] = class_rates
+    values_before = dict(before.compute())
+    values_after = dict(after.compute())
     return Effect(
-        before=dict(before.compute()),
-        after=dict(after.compute()),
+        before=values_before,
+        after=values_after,
         errors={
-            'before': _standard_errors(before, group_of_image),
-            'after': _standard_errors(after, group_of_image),
+            'before': _standard_errors(before, values_before, group_of_image),
+            'after': _standard_errors(after, values_after, group_of_image),
         },
         num_predictions=sum(share[0] for share in shares),
         changed=sum(share[1] for share in shares),
@@ -175,7 +178,9 @@ def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:
     )
 
 
-def _standard_errors(stream: StreamingMetrics, group_of_image: Tensor | None) -> dict[str, float]:
+def _standard_errors(
+    stream: StreamingMetrics, names: Iterable[str], group_of_image: Tensor | None
+) -> dict[str, float]:
     """Return the standard errors of metrics over groups, by a bootstrap. One group has none."""
     if group_of_image is None:
         tables = stream.image_tables()
@@ -184,6 +189,6 @@ def _standard_errors(stream: StreamingMetrics, group_of_image: Tensor | None) ->
     draws: dict[str, list[Tensor]] = {}
     if len(tables.bins) > 1:
         for weights in bootstrap_weights(len(tables.bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
-            for name, values in metric_values(stream.names, tables, weights).items():
+            for name, values in metric_values(names, tables, weights).items():
                 draws.setdefault(name, []).append(values)
     return {name: torch.cat(values).std().item() for name, values in draws.items()}

@@ -11,8 +11,8 @@ from mmcalib.cli.compare import CompareOptions
 from mmcalib.errors import UserError, as_user_errors
 from mmcalib.files import check_writable, write_json
 from mmcalib.metrics.compare import compare
+from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
-from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 

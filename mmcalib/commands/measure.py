@@ -17,8 +17,8 @@ from mmcalib.files import check_writable, whole_file, write_json
 from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
+from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
-from mmcalib.metrics.streaming import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')

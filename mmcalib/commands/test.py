@@ -16,9 +16,9 @@ from mmcalib.cli.test import EvaluationOptions
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.launchers import is_first_process
+from mmcalib.metrics.counts import MOST_CLASSES
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.unit_tables import MOST_CLASSES
 from mmcalib.openmmlab.heads import innermost_model, predicted_classes
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric

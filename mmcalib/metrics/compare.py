@@ -10,18 +10,16 @@ import torch
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import find_metric, metric_names
-from mmcalib.metrics.intervals import has_formula
-from mmcalib.metrics.measure import check_options
+from mmcalib.metrics.intervals import check_interval, has_formula
 from mmcalib.metrics.measured import Measured
+from mmcalib.metrics.measurement import DEFAULT_METRICS, Measurement
 from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading, number_text, unit_and_better
 from mmcalib.metrics.paired_intervals import Mean, difference_intervals
-from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics
 from mmcalib.metrics.unit_tables import UnitTables
-from mmcalib.options import check_integer, check_share, suggests_arguments
+from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.ranks import gather_one_process
 from mmcalib.tables import TextTable
 
 
@@ -218,20 +216,25 @@ def compare(
             one, labels out of range, arrays of different shapes, several labels of each image, or
             no valid prediction.
     """
-    check_share('interval', interval)
-    check_options(metrics, interval, groups)
-    check_integer('num_bins', num_bins)
+    names = metric_names(metrics)
+    check_interval('interval', interval, names)
+    measurement_a = Measurement(names, num_bins=num_bins, keeps_images=True)
+    measurement_b = Measurement(names, num_bins=num_bins, keeps_images=True)
     predictions_a = read_side('a', a, labels, ignore_index)
     predictions_b = read_side('b', b, labels, ignore_index)
     check_pair(predictions_a, predictions_b)
-    names = metric_names(metrics)
-    values_a, tables_a = measure_side(predictions_a, names, num_bins, groups)
-    values_b, tables_b = measure_side(predictions_b, names, num_bins, groups)
+    measurement_a.add(predictions_a)
+    measurement_b.add(predictions_b)
     unit = 'image' if predictions_a.are_maps else 'prediction'
-    if groups is not None:
-        unit = 'group'
+    group_of_image = measurement_a.number_groups(groups)
     return compare_tables(
-        names, values_a, values_b, tables_a, tables_b, coverage=interval, unit=unit
+        names,
+        dict(measurement_a.measured()),
+        dict(measurement_b.measured()),
+        measurement_a.image_tables(group_of_image),
+        measurement_b.image_tables(group_of_image),
+        coverage=interval,
+        unit=unit if groups is None else 'group',
     )
 
 
@@ -310,15 +313,3 @@ def check_pair(a: ImagePredictions, b: ImagePredictions) -> None:
         )
     if not a.valid.any():
         raise UserError('no prediction is valid: check the labels and ignore_index')
-
-
-def measure_side(
-    predictions: ImagePredictions,
-    names: Sequence[str],
-    num_bins: int,
-    groups: Sequence[Hashable] | None,
-) -> tuple[dict[str, float], UnitTables]:
-    """Return the metrics of one model, and the tables of its images or groups."""
-    stream = StreamingMetrics(names, num_bins=num_bins, keep_images=True, gather=gather_one_process)
-    stream.add(predictions)
-    return dict(stream.compute()), stream.image_tables(groups)

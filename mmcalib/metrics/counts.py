@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +21,11 @@ DROPPED_BITS = 12  # A rounded code of the confidence loses so many last bits.
 # share of its predictions. So a map keeps at most 100 kB.
 COARSE_DROPPED_BITS = 16
 LIGHT_SHARE = 1 / 256
-# Images, or fine bins of images, that are merged at a time.
-IMAGES_PER_MERGE = 64
+# So many fine bins take longer to sum than to round.
 BINS_PER_MERGE = 1 << 15
 CONDENSED_SIZE = 6144
+# The bins of each class are kept of so many classes: 11 kB of an image, for 30 classes and 15 bins.
+MOST_CLASSES = 30
 
 
 @dataclass
@@ -64,6 +64,14 @@ class Counts:
     def count(self) -> float:
         """The number of predictions."""
         return self.bins[0].sum().item()
+
+    @property
+    def class_bins(self) -> Tensor | None:
+        """The ``(3, K, B)`` bins of the probability of each class; None of many classes."""
+        class_bins = self.strata.get('classes')
+        if class_bins is None or class_bins.shape[1] > MOST_CLASSES:
+            return None
+        return class_bins
 
     @property
     def table(self) -> Tensor:
@@ -241,25 +249,6 @@ def merge_light_bins(fine_bins: Tensor) -> Tensor:
     return torch.cat([merged_code.double()[None], sums]).float()
 
 
-def tables_by_group(
-    outcomes: Outcomes, group_index: Tensor, num_groups: int, num_bins: int
-) -> tuple[Tensor, Tensor]:
-    """Return the bins ``(G, 3, B)`` and the sums of NLL and Brier score ``(G, 2)`` of groups.
-
-    Args:
-        outcomes: Outcomes of M predictions.
-        group_index: ``(M,)`` int64 group of each, such as its image.
-        num_groups: G.
-        num_bins: B.
-    """
-    index = group_index * num_bins + bin_index(outcomes.conf, num_bins)
-    bins = bin_table(index, outcomes.conf, outcomes.correct, num_groups, num_bins)
-    brier = torch.zeros_like(outcomes.nll) if outcomes.brier is None else outcomes.brier
-    sums = torch.stack([outcomes.nll, brier], dim=1)
-    zeros = sums.new_zeros(num_groups, 2)
-    return bins.transpose(0, 1), zeros.index_add_(0, group_index, sums)
-
-
 class FineBinLimit:
     """Decision between exact fine bins, up to a million predictions, and rounded ones beyond.
 
@@ -291,52 +280,12 @@ class FineBinLimit:
             self._exact.clear()
 
 
-class Tally:
-    """Sums of the counts of images: one sum of all, or one for every few consecutive images.
-
-    Only few images are in memory once fine bins are rounded.
+def class_table(class_bins: Tensor, kind: str) -> Tensor:
+    """Return the ``(…, 3, *)`` table of the ``(…, 3, K, B)`` bins of all classes.
 
     Args:
-        num_bins: B.
-        images_per_sum: Number of images after which the next sum begins; None for one sum of all.
+        class_bins: Bins of the probability of each class.
+        kind: ``'class_bins'`` for all of them, ``(…, 3, K B)``, or ``'class_totals'`` for the sums
+            of each class, ``(…, 3, K)``.
     """
-
-    def __init__(self, num_bins: int = 15, images_per_sum: int | None = None) -> None:
-        self.num_bins = num_bins
-        self.images_per_sum = images_per_sum
-        self.limit = FineBinLimit()
-        self._parts_of_sums: list[list[Counts]] = [[]]
-        self._images_in_last = 0
-
-    def add(self, counts: Counts) -> None:
-        """Add the counts of an image, or of a batch of classified images."""
-        parts = self._parts_of_sums[-1]
-        parts.append(self.limit.take(counts))
-        self._images_in_last += 1
-        is_full = self._images_in_last == self.images_per_sum
-        # The first part is a sum already. Before the limit is reached, parts stay apart, since it
-        # may have to round each of them.
-        num_bins = sum(part.fine_bins.shape[1] for part in parts[1:])
-        are_many = len(parts) >= IMAGES_PER_MERGE or num_bins >= BINS_PER_MERGE
-        if self.limit.is_reached and (is_full or are_many):
-            parts[:] = [sum_counts(parts, self.num_bins)]
-        if is_full:
-            self._parts_of_sums.append([])
-            self._images_in_last = 0
-
-    def sums(self) -> list[Counts]:
-        """Return the sum of each group of images; none without images."""
-        return [sum_counts(parts, self.num_bins) for parts in self._parts_of_sums if parts]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the sums as plain tensors, numbers, lists and dicts."""
-        parts_of_sums = [[vars(part) for part in parts] for parts in self._parts_of_sums]
-        return own_storage({'parts_of_sums': parts_of_sums, 'images_in_last': self._images_in_last})
-
-    def add_state(self, state: Mapping[str, Any]) -> None:
-        """Add the images of a state, which go on where the last sum ends."""
-        for index, parts in enumerate(own_storage(state['parts_of_sums'])):
-            if index > 0:
-                self._parts_of_sums.append([])
-            self._parts_of_sums[-1] += [self.limit.take(Counts(**part)) for part in parts]
-        self._images_in_last += state['images_in_last']
+    return class_bins.sum(dim=-1) if kind == 'class_totals' else class_bins.flatten(-2)

@@ -16,8 +16,7 @@ from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics import calibration_errors as errors
 from mmcalib.metrics import ranking
 from mmcalib.metrics.bins import merge_equal_confidences
-from mmcalib.metrics.counts import Counts
-from mmcalib.metrics.unit_tables import class_table
+from mmcalib.metrics.counts import Counts, class_table
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Metric:
         bin_formula: Function of a ``(…, 3, B)`` table and ``(…, 2)`` sums; None if the metric needs
             more, so that there is no interval over images.
         table: The table: ``'bins'`` of the confidences, or a kind of
-            :func:`~mmcalib.metrics.unit_tables.class_table`.
+            :func:`~mmcalib.metrics.counts.class_table`.
         grows_with_gaps: Whether it is 0 if no bin has a gap, and grows with each gap.
         target: Function of ``(…, 3, B)`` bins, the number that a debiased metric estimates; None if
             that is the metric of the true gaps itself.

@@ -7,8 +7,9 @@ from contextlib import closing
 
 import torch
 
-from mmcalib.metrics.measure import check_options, measure
-from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
+from mmcalib.metrics.measure import check_groups_option, measure
+from mmcalib.metrics.measurement import DEFAULT_METRICS
+from mmcalib.metrics.streaming import StreamingMetrics, Values
 from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
@@ -107,9 +108,6 @@ def evaluate(
             interval=interval,
             groups=groups,
         )
-    check_options(metrics, interval, groups, protocol)
-    if groups is not None:
-        group_numbers(groups, len(groups), loader_or_labels)
     stream = StreamingMetrics(
         metrics,
         num_bins=num_bins,
@@ -118,6 +116,9 @@ def evaluate(
         interval=interval,
         gather=gather_one_process,
     )
+    check_groups_option(groups, interval, protocol)
+    if groups is not None:
+        group_numbers(groups, len(groups), loader_or_labels)
     batches = read_loader(
         model_or_probs,
         loader_or_labels,

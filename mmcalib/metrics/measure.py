@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
 from mmcalib.metrics.definitions import find_metric, metric_names
-from mmcalib.metrics.intervals import check_interval
-from mmcalib.metrics.outcomes import compute_outcomes
+from mmcalib.metrics.measurement import DEFAULT_METRICS
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.streaming import DEFAULT_METRICS, StreamingMetrics, Values
-from mmcalib.options import check_choice, check_integer, suggests_arguments
+from mmcalib.metrics.streaming import StreamingMetrics, Values
+from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -79,31 +77,25 @@ def measure(
         ValueError: For an unknown metric, values outside [0, 1], rows that do not sum to one,
             labels out of range, or arrays that do not fit each other.
     """
-    check_options(metrics, interval, groups)
-    check_integer('num_bins', num_bins)
-    predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
-    check_bare_confidences(predictions, metrics)
     stream = StreamingMetrics(
         metrics, num_bins=num_bins, interval=interval, gather=gather_one_process
     )
+    check_groups_option(groups, interval)
+    predictions = read_arrays(probs, labels, conf, correct, ignore_index=ignore_index)
+    check_bare_confidences(predictions, metrics)
     stream.add(predictions)
     return stream.compute(groups)
 
 
-def check_options(
-    metrics: str | Sequence[str],
-    interval: float | None,
-    groups: Sequence[Hashable] | None,
-    protocol: str = 'pooled',
+def check_groups_option(
+    groups: Sequence[Hashable] | None, interval: float | None, protocol: str = 'pooled'
 ) -> None:
-    """Raise an error for options that do not fit each other."""
-    names = metric_names(metrics)
-    if interval is not None:
-        check_interval('interval', interval, names)
-    elif groups is not None:
+    """Raise a TypeError for groups that no interval is over."""
+    if groups is None:
+        return
+    if interval is None:
         raise TypeError('groups serve an interval alone: give interval=0.95 too')
-    check_choice('protocol', protocol, PROTOCOLS)
-    if PROTOCOLS[protocol].images_per_unit and groups is not None:
+    if PROTOCOLS[protocol].images_per_unit:
         raise TypeError(f'protocol={protocol!r} has groups of its own: leave groups out')
 
 
@@ -111,27 +103,12 @@ def check_bare_confidences(predictions: ImagePredictions, metrics: str | Sequenc
     """Raise a ValueError for metrics that need the probabilities of all classes."""
     if not predictions.are_bare_confidences:
         return
-    names = metric_names(metrics)
     wrong = []
-    for name in names:
+    for name in metric_names(metrics):
         if name == 'NLL' or find_metric(name).required not in (None, 'conf_code'):
             wrong.append(name)
     if wrong:
         raise ValueError(f'{", ".join(wrong)} needs probs and labels, not conf and correct')
-
-
-def count_predictions(
-    predictions: ImagePredictions, metrics: Sequence[str] = (), *, num_bins: int = 15
-) -> Counts:
-    """Return the counts of predictions that some metrics require."""
-    check_integer('num_bins', num_bins)
-    check_bare_confidences(predictions, metrics)
-    required = {find_metric(name).required for name in metrics} - {None}
-    parts = []
-    for part in predictions.split_maps():
-        outcomes = compute_outcomes(part, num_bins=num_bins, required=required)
-        parts.append(count_outcomes(outcomes, num_bins))
-    return sum_counts(parts, num_bins)
 
 
 def expected_calibration_error(

@@ -85,15 +85,7 @@ class Protocol:
             return interval_values(names, images, **options)
         if self.images_per_unit == 1:  # Units of several processes are not in order, images are.
             return interval_values(names, images, mean=self.mean, **options)
-        class_bins = None
-        if images.class_bins is not None:
-            class_bins = torch.stack([unit.strata['classes'] for unit in units])
-        tables = UnitTables(
-            torch.stack([unit.bins for unit in units]),
-            torch.stack([unit.sums for unit in units]),
-            class_bins,
-        )
-        return interval_values(names, tables, mean=self.mean, **options)
+        return interval_values(names, UnitTables.from_counts(units), mean=self.mean, **options)
 
 
 def foreground(label: Tensor, _: int) -> Tensor:

@@ -16,20 +16,13 @@ from mmcalib.files import BROKEN_FILE
 from mmcalib.metrics.bins import bin_index, equal_mass_bins
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.class_rates import ClassRates
-from mmcalib.metrics.counts import Counts
+from mmcalib.metrics.counts import Counts, class_table
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import NUM_LOG_BINS, log_bin_index
 from mmcalib.metrics.outcomes import Outcomes
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.unit_tables import (
-    MOST_CLASSES,
-    UnitTables,
-    class_table,
-    sum_rows,
-    tables_by_image,
-)
+from mmcalib.metrics.unit_tables import UnitTables, sum_rows
 from mmcalib.options import check_integer
-from mmcalib.predictions.image_predictions import ImagePredictions
 
 # Tables of statistics that not every metric counts.
 SOMETIMES_COUNTED = (
@@ -44,65 +37,31 @@ SOMETIMES_COUNTED = (
 )
 
 
-def few_class_bins(counts: Counts) -> Tensor | None:
-    """Return the ``(3, K, B)`` bins of the probability of each class; None of many classes."""
-    class_bins = counts.strata.get('classes')
-    if class_bins is None or class_bins.shape[1] > MOST_CLASSES:
-        return None
-    return class_bins
-
-
 def tables_of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
-    """Return the per-image tables of segmented images, and the sums of NLL and Brier score.
+    """Return the tables of segmented images that no other counts have, by attribute.
 
     The keys are attributes of :class:`CalibrationStatistics`.
     """
-    if not images:
-        return {}
-    tables = {
-        'image_bins': torch.stack([image.bins for image in images]),
-        'image_sums': torch.stack([image.sums for image in images]),
-    }
-    if few_class_bins(images[0]) is not None:
-        tables['image_class_bins'] = torch.stack([image.strata['classes'] for image in images])
-    if 'labels' in images[0].strata:
+    tables = {}
+    first = images[0]
+    if 'labels' in first.strata:
         totals = [class_table(image.strata['labels'], 'class_totals') for image in images]
         tables['image_label_totals'] = torch.stack(totals)
-    first = images[0].image
-    if 'log_bins' in first:
+    if 'log_bins' in first.image:
         tables['image_narrow_bins'] = torch.stack([image.image['log_bins'] for image in images])
-    if 'objects' in first:
+    if 'objects' in first.image:
         tables['objects'] = add_image_index([image.image['objects'] for image in images])
     return tables
 
 
-def tables_of_classified(
-    predictions: ImagePredictions, outcomes: Outcomes, num_bins: int
-) -> dict[str, Tensor]:
-    """Return the per-image tables of a classifier, whose images have one prediction each.
-
-    Args:
-        predictions: Predictions of images, of which n are valid.
-        outcomes: Outcomes of these n.
-        num_bins: B.
-    """
-    valid = predictions.select(predictions.valid)
-    num_images = len(outcomes.conf)
-    image_index = torch.arange(num_images, device='cpu')
+def log_bins_of_rows(outcomes: Outcomes) -> Tensor:
+    """Return the log bins ``(n, 3, 98)`` int32 of images that have one prediction each."""
+    image_index = torch.arange(len(outcomes.conf), device='cpu')
     bin_position = log_bin_index(1 - outcomes.conf)
-    log_bins = torch.zeros(num_images, 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
+    log_bins = torch.zeros(len(image_index), 3, NUM_LOG_BINS, dtype=torch.int32, device='cpu')
     log_bins[image_index, 0, bin_position] = 1
     log_bins[image_index, 1, bin_position] = outcomes.correct.int()
-    unit_tables = tables_by_image(valid, outcomes, image_index, num_images, num_bins)
-    tables = {
-        'image_bins': unit_tables.bins,
-        'image_sums': unit_tables.sums,
-        'image_narrow_bins': log_bins,
-        'image_labels': valid.labels,
-    }
-    if unit_tables.class_bins is not None:
-        tables['image_class_bins'] = unit_tables.class_bins
-    return tables
+    return log_bins
 
 
 def check_class(of_class: int, num_classes: int) -> None:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins import bin_index, bin_table
-from mmcalib.metrics.counts import tables_by_group
+from mmcalib.metrics.counts import MOST_CLASSES, Counts, class_table
 from mmcalib.metrics.outcomes import Outcomes
 from mmcalib.predictions.image_predictions import ImagePredictions
-
-# The bins of each class are kept of so many classes: 11 kB of a unit, for 30 classes and 15 bins.
-MOST_CLASSES = 30
 
 # Tables that metrics are formulas of, see UnitTables.table.
 TABLES = ('bins', 'class_bins', 'class_totals')
@@ -39,11 +36,23 @@ class UnitTables(NamedTuple):
         """Return the tables of units of which bins alone are known, with sums of 0."""
         return cls(bins, bins.new_zeros(len(bins), 2))
 
+    @classmethod
+    def from_counts(cls, units: Sequence[Counts]) -> UnitTables:
+        """Return the tables of units by the counts of each, at least one."""
+        class_bins = None
+        if units[0].class_bins is not None:
+            class_bins = torch.stack([unit.class_bins for unit in units])
+        return cls(
+            torch.stack([unit.bins for unit in units]),
+            torch.stack([unit.sums for unit in units]),
+            class_bins,
+        )
+
     def table(self, kind: str) -> Tensor | None:
         """Return the ``(U, 3, *)`` table that a metric is a formula of; None if it is not kept.
 
         Args:
-            kind: See :func:`class_table`; or ``'bins'``.
+            kind: See :func:`~mmcalib.metrics.counts.class_table`; or ``'bins'``.
         """
         if kind == 'bins':
             return self.bins
@@ -51,8 +60,7 @@ class UnitTables(NamedTuple):
 
     def select(self, kept: Tensor) -> UnitTables:
         """Return the tables of some units, by a mask."""
-        class_bins = None if self.class_bins is None else self.class_bins[kept]
-        return UnitTables(self.bins[kept], self.sums[kept], class_bins)
+        return UnitTables(*(None if table is None else table[kept] for table in self))
 
     def filled(self) -> UnitTables:
         """Return the tables of the units that hold predictions."""
@@ -60,47 +68,35 @@ class UnitTables(NamedTuple):
 
     def sum_by(self, index: Tensor) -> UnitTables:
         """Return the sums of units that have the same index, ``(U,)`` int64 from 0 on."""
-        class_bins = None if self.class_bins is None else sum_rows(self.class_bins, index)
-        return UnitTables(sum_rows(self.bins, index), sum_rows(self.sums, index), class_bins)
+        return UnitTables(*(None if table is None else sum_rows(table, index) for table in self))
 
 
 def concatenate_tables(parts: Sequence[UnitTables]) -> UnitTables:
     """Return the tables of all units of the parts, at least one."""
-    class_bins = None
-    if parts[0].class_bins is not None:
-        class_bins = torch.cat([part.class_bins for part in parts])
-    return UnitTables(
-        torch.cat([part.bins for part in parts]),
-        torch.cat([part.sums for part in parts]),
-        class_bins,
-    )
+    columns = zip(*parts, strict=True)
+    return UnitTables(*(None if column[0] is None else torch.cat(column) for column in columns))
 
 
-def tables_by_image(
-    part: ImagePredictions,
-    outcomes: Outcomes,
-    image_index: Tensor,
-    num_images: int,
-    num_bins: int,
-) -> UnitTables:
-    """Return the tables of the images of a part: a map, or rows.
+def tables_of_rows(
+    part: ImagePredictions, outcomes: Outcomes, num_bins: int
+) -> tuple[Tensor, UnitTables]:
+    """Return the indices ``(U,)`` of the images that rows are of, and the tables of these images.
 
     Args:
-        part: Predictions of U images.
+        part: Rows, each of one prediction or of several labels.
         outcomes: Their outcomes.
-        image_index: ``(N,)`` int64 image of each entry, from 0 to U - 1.
-        num_images: U.
         num_bins: B.
     """
-    valid = part.valid.cpu()
-    predictions_per_row = valid[0].numel() if len(valid) else 1
-    index = image_index.repeat_interleave(predictions_per_row)[valid.flatten()]
-    bins, sums = tables_by_group(outcomes, index, num_images, num_bins)
-    class_bins = outcomes.class_bins
-    if class_bins is None or part.num_classes > MOST_CLASSES:
-        return UnitTables(bins, sums)
-    if part.are_maps:
-        return UnitTables(bins, sums, class_bins[None])
+    images, image_index = part.images.unique(return_inverse=True)
+    num_images = len(images)
+    index = image_index[part.valid.cpu().nonzero()[:, 0]]
+    position = index * num_bins + bin_index(outcomes.conf, num_bins)
+    bins = bin_table(position, outcomes.conf, outcomes.correct, num_images, num_bins)
+    brier = torch.zeros_like(outcomes.nll) if outcomes.brier is None else outcomes.brier
+    sums = torch.stack([outcomes.nll, brier], dim=1)
+    sums = sums.new_zeros(num_images, 2).index_add_(0, index, sums)
+    if outcomes.class_bins is None or part.num_classes > MOST_CLASSES:
+        return images, UnitTables(bins.transpose(0, 1), sums)
     probs = part.class_probabilities().movedim(1, -1)[part.valid].cpu()
     num_classes = probs.shape[1]
     classes = torch.arange(num_classes, device='cpu')
@@ -109,18 +105,7 @@ def tables_by_image(
     class_bins = bin_table(
         position.flatten(), probs.flatten(), is_label.flatten(), num_images, num_classes, num_bins
     )
-    return UnitTables(bins, sums, class_bins.transpose(0, 1))
-
-
-def class_table(class_bins: Tensor, kind: str) -> Tensor:
-    """Return the ``(…, 3, *)`` table of the ``(…, 3, K, B)`` bins of all classes.
-
-    Args:
-        class_bins: Bins of the probability of each class.
-        kind: ``'class_bins'`` for all of them, ``(…, 3, K B)``, or ``'class_totals'`` for the sums
-            of each class, ``(…, 3, K)``.
-    """
-    return class_bins.sum(dim=-1) if kind == 'class_totals' else class_bins.flatten(-2)
+    return images, UnitTables(bins.transpose(0, 1), sums, class_bins.transpose(0, 1))
 
 
 def sum_rows(values: Tensor, index: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ from PIL import Image
 from mmcalib.errors import UserError
 from mmcalib.files import BROKEN_FILE, whole_file
 from mmcalib.metrics.calibration_errors import calibration_error
-from mmcalib.metrics.measure import count_predictions
+from mmcalib.metrics.counts import count_outcomes
+from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.options import check_integer, suggests_arguments
 from mmcalib.predictions.arrays import Array, as_tensor
@@ -312,12 +313,13 @@ def confidence_maps(
         names = [f'image {index}' for index in range(len(pixels))]
     elif len(names) != len(pixels):
         raise UserError(f'names must be one for each of {len(pixels)} images, got {len(names)}')
+    check_integer('num_bins', num_bins)
     views = []
     for index, part in enumerate(predictions.split_maps()):
         view = make_view(
             part,
             pixels[index],
-            count_predictions(part, num_bins=num_bins).bins,
+            count_outcomes(compute_outcomes(part), num_bins).bins,
             index=index,
             name=str(names[index]),
             ignore_index=IGNORED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.definitions import metric_value
 from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
-from mmcalib.metrics.measure import count_predictions
 from mmcalib.metrics.measured import Measured
+from mmcalib.metrics.measurement import Measurement
 from mmcalib.metrics.statistics import CalibrationStatistics, check_class
 from mmcalib.options import check_choice, check_integer, suggests_arguments
 from mmcalib.predictions.arrays import Array
@@ -593,17 +592,12 @@ def reliability_diagram(
         of_class = None
     if of_class is not None:
         predictions = predictions_of_class(predictions, of_class)
-    counts = count_predictions(predictions, TITLE_METRICS, num_bins=num_bins)
-    if not counts.count:
+    measurement = Measurement(TITLE_METRICS, num_bins=num_bins)
+    measurement.add(predictions)
+    if not measurement.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # It is unknown which rows are of one image, so there are no intervals over images.
-    statistics = CalibrationStatistics(
-        metrics={name: metric_value(name, counts) for name in TITLE_METRICS},
-        protocol='pooled',
-        num_bins=num_bins,
-        narrow_bins=counts.condensed_table(),
-        of_class=of_class,
-    )
+    statistics = replace(measurement.measured().statistics, of_class=of_class)
     return draw_reliability({title: statistics}, ax=ax, **options)
 
 

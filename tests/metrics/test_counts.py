@@ -9,8 +9,7 @@ import torch
 from samples import as_segmented
 
 from mmcalib.metrics import counts, measure, ranking
-from mmcalib.metrics.counts import sum_counts
-from mmcalib.metrics.measure import count_predictions
+from mmcalib.metrics.counts import count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.samples import read_samples
@@ -27,6 +26,11 @@ def constant_map_outcomes(logits, label):
     """Return the outcomes of a map with the same logits at each pixel."""
     logits = torch.tensor(logits)[:, None, None].expand(-1, *label.shape)
     return sample_outcomes(as_segmented(logits, logits.argmax(0), label))
+
+
+def confidence_counts(conf, correct):
+    predictions = read_arrays(conf=conf, correct=correct)
+    return sum_counts([count_outcomes(compute_outcomes(predictions))])
 
 
 def test_outcomes_huge_logits_are_exact():
@@ -95,15 +99,12 @@ def test_fine_bins_many_predictions_are_few_and_narrow():
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(60_000, generator=generator) ** 4
     correct = torch.rand(60_000, generator=generator) < conf
-    whole = count_predictions(read_arrays(conf=conf, correct=correct))
+    whole = confidence_counts(conf, correct)
     table = whole.condensed_table()
     assert table.shape[1] < 6146 < whole.fine_bins.shape[1]
     torch.testing.assert_close(table.sum(1), whole.table.sum(1))
     assert ((table[2] / table[0]).diff() > 0).all()
-    halves = [
-        count_predictions(read_arrays(conf=conf[i::2], correct=correct[i::2])).round()
-        for i in range(2)
-    ]
+    halves = [confidence_counts(conf[i::2], correct[i::2]).round() for i in range(2)]
     rounded = sum_counts(halves).fine_bins
     torch.testing.assert_close(whole.round().fine_bins, rounded)
 
@@ -137,7 +138,7 @@ def test_metrics_of_shared_fine_bins_equal_exact_ones(name, shape, monkeypatch):
 def test_counts_forty_million_equal_confidences_are_one_fine_bin():
     conf = np.full(2_000_000, 0.95)
     correct = np.arange(2_000_000) % 5 != 0  # 80 % are correct.
-    total = sum_counts([count_predictions(read_arrays(conf=conf, correct=correct))] * 20)
+    total = sum_counts([confidence_counts(conf, correct)] * 20)
     assert total.count == 40_000_000
     assert total.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
     assert total.fine_bins.shape == (4, 1)
@@ -179,7 +180,7 @@ def test_ranking_ties_equals_mean_over_all_orders(seed):
     for name, oracle in RANKING_ORACLES.items():
         actual = measure(metrics=name, conf=conf, correct=correct)
         assert actual == pytest.approx(oracle(conf, correct)), name
-    table = count_predictions(read_arrays(conf=conf, correct=correct)).table
+    table = confidence_counts(conf, correct).table
     expected = references.average_precision(conf, correct)
     assert ranking.aupr(table).item() == pytest.approx(expected)
 

@@ -105,7 +105,7 @@ def test_intervals_of_confidences_equal_those_of_probabilities():
 def test_evaluate_any_protocol_equals_registered_metric(protocol, monkeypatch):
     if protocol == 'pooled':  # Many pixels share fine bins, whatever the batch.
         monkeypatch.setattr('mmcalib.metrics.counts.EXACT_LIMIT', 50)
-        monkeypatch.setattr('mmcalib.metrics.counts.IMAGES_PER_MERGE', 3)
+        monkeypatch.setattr('mmcalib.metrics.measurement.IMAGES_PER_MERGE', 3)
     logits, labels, loader = draw_loader(4, 5, size=20)
     labels[:, :2] = labels[:, :1, :1]  # Some pixels are far from another label.
     options = dict(protocol=protocol, boundary_width=1)

@@ -69,6 +69,14 @@ def test_measured_with_interval_names_metrics_without_one():
         assert measured.names_without_interval == []
 
 
+def test_measured_maps_with_one_valid_pixel_each_are_images():
+    probs = torch.full((4, 3, 2, 2), 1 / 3)
+    labels = torch.full((4, 2, 2), 255)
+    labels[:, 0, 0] = 0
+    measured = mmcalib.measure(probs, labels, ['ECE'], ignore_index=255, interval=0.9)
+    assert measured.units == '4 images'
+
+
 def test_measured_one_name_without_interval_is_a_number():
     logits, labels = draw_rows()
     probs = logits.softmax(dim=1)

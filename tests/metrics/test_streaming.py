@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import NAMES, StreamingMetrics, counts, streaming
+from mmcalib.metrics import NAMES, StreamingMetrics, counts, measurement, streaming
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
 ALL_METRICS = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
@@ -231,7 +231,7 @@ def values_by_door(logits, labels):
 @pytest.mark.parametrize('limit', [1_000_000, 100])
 def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
-    monkeypatch.setattr(counts, 'IMAGES_PER_MERGE', 2)
+    monkeypatch.setattr(measurement, 'IMAGES_PER_MERGE', 2)
     values = values_by_door(*random_batches('maps'))
     # Rounded fine bins of single images are float32.
     tolerance = 1e-9 if limit > 1000 else 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,13 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import bin_index, bin_table
-from mmcalib.metrics.counts import Counts, Tally, count_outcomes, sum_counts
+from mmcalib.metrics.counts import Counts, count_outcomes
 from mmcalib.metrics.definitions import NAMES, find_metric
 from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.measurement import Measurement
 from mmcalib.metrics.outcomes import Outcomes, compute_outcomes, true_indices
 from mmcalib.metrics.protocols import PROTOCOLS, check_background, foreground
-from mmcalib.metrics.statistics import (
-    CalibrationStatistics,
-    few_class_bins,
-    tables_of_classified,
-    tables_of_images,
-)
+from mmcalib.metrics.statistics import CalibrationStatistics, log_bins_of_rows, tables_of_images
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.same_data import copy_groups
@@ -225,33 +222,33 @@ class CalibrationMetric(ListMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""
         self.num_samples = len(results)
-        protocol = PROTOCOLS[self.protocol]
-        tally = Tally(self.num_bins, protocol.images_per_unit)
-        if results and not isinstance(results[0], Counts):
-            counts, image_tables = self._count_classified(results)
-            tally.add(counts)
-        else:
-            for counts in results:
-                tally.add(counts)
+        measurement = Measurement(
+            self.metrics, num_bins=self.num_bins, protocol=self.protocol, keeps_images=True
+        )
+        image_tables: dict[str, Tensor | None] = {}
+        if results and isinstance(results[0], Counts):
+            for index, counts in enumerate(results):
+                measurement.add_image(counts, torch.tensor([index], device='cpu'))
             image_tables = tables_of_images(results)
-        if image_tables:
-            image_tables['image_groups'] = self._copy_groups(len(image_tables['image_bins']))
-        groups = tally.sums()
-        whole = groups[0] if len(groups) == 1 else sum_counts(groups, self.num_bins)
-        values = {name: protocol.value(name, groups, whole) for name in self.metrics}
-        self.statistics = self._statistics(dict(values), whole, image_tables)
-        self._log_count(int(whole.count), len(results))
+        elif results:
+            image_tables = self._add_classified(measurement, results)
+        if results:
+            tables = measurement.image_tables()
+            image_tables['image_bins'] = tables.bins
+            image_tables['image_sums'] = tables.sums
+            image_tables['image_class_bins'] = tables.class_bins
+            image_tables['image_groups'] = self._copy_groups(len(tables.bins))
+        measured = measurement.measured(
+            self.confidence_interval if measurement.count else None,
+            image_tables.get('image_groups'),
+            num_bootstrap=self.num_bootstrap,
+            seed=self.seed,
+        )
+        self.statistics = replace(measured.statistics, **image_tables)
+        self.statistics.classes = self._class_names(self.statistics.class_bins)
+        self._log_count(int(measurement.count), len(results))
         self._log_tables(self.statistics)
-        if self.confidence_interval is not None and whole.count:
-            values |= protocol.intervals(
-                self.metrics,
-                groups,
-                self.statistics.unit_tables(),
-                coverage=self.confidence_interval,
-                num_bootstrap=self.num_bootstrap,
-                seed=self.seed,
-            )
-        return values
+        return dict(measured)
 
     def _copy_groups(self, num_images: int) -> Tensor | None:
         """Return which samples are copies of one image, None if none are, or that is not known."""
@@ -259,19 +256,20 @@ class CalibrationMetric(ListMetric):
             return None  # Part of a ConcatDataset.
         return copy_groups(self.dataset)
 
-    def _count_classified(
-        self, results: Sequence[tuple[np.ndarray, int]]
-    ) -> tuple[Counts, dict[str, Tensor]]:
-        """Return the counts of all classified images, and the tables of each image."""
+    def _add_classified(
+        self, measurement: Measurement, results: Sequence[tuple[np.ndarray, int]]
+    ) -> dict[str, Tensor]:
+        """Count all classified images, and return the tables of each that no other counts have."""
         scores, labels = zip(*results, strict=True)
         predictions = Contract('probs').read(
             torch.from_numpy(np.stack(scores)), torch.tensor(labels, device='cpu')
         )
+        predictions = predictions.select(predictions.valid)
         required = self._required_statistics(predictions.num_classes)
         outcomes = compute_outcomes(predictions, num_bins=self.num_bins, required=required)
         strata = self._strata_by_class(outcomes, predictions.num_classes)
-        counts = count_outcomes(outcomes, self.num_bins, strata=strata)
-        return counts, tables_of_classified(predictions, outcomes, self.num_bins)
+        measurement.add_outcomes(predictions, outcomes, strata)
+        return {'image_narrow_bins': log_bins_of_rows(outcomes), 'image_labels': predictions.labels}
 
     def _strata_by_class(
         self, outcomes: Outcomes, num_classes: int
@@ -293,30 +291,15 @@ class CalibrationMetric(ListMetric):
         ]
         return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
-    def _statistics(
-        self, values: dict[str, float], whole: Counts, image_tables: dict[str, Tensor]
-    ) -> CalibrationStatistics:
-        """Return the statistics that later tools draw, beside the printed numbers."""
-        class_bins = whole.strata.get('predicted')
-        class_names = None
-        if class_bins is not None:
-            num_classes = class_bins.shape[1]
-            class_names = (self.dataset_meta or {}).get('classes') or ()
-            if len(class_names) != num_classes:
-                class_names = range(num_classes)
-            class_names = [str(name) for name in class_names]
-        return CalibrationStatistics(
-            metrics=values,
-            protocol=self.protocol,
-            num_bins=self.num_bins,
-            narrow_bins=whole.condensed_table(),
-            class_bins=class_bins,
-            probability_bins=few_class_bins(whole),
-            label_bins=whole.strata.get('labels'),
-            classes=class_names,
-            distance_bins=whole.strata.get('distance'),
-            **image_tables,
-        )
+    def _class_names(self, class_bins: Tensor | None) -> list[str] | None:
+        """Return the names of the classes whose bins were counted."""
+        if class_bins is None:
+            return None
+        num_classes = class_bins.shape[1]
+        names = (self.dataset_meta or {}).get('classes') or ()
+        if len(names) != num_classes:
+            names = range(num_classes)
+        return [str(name) for name in names]
 
     def _log_count(self, count: int, num_images: int) -> None:
         """Log the number of predictions, with a warning if they are few."""

@@ -11,11 +11,10 @@ from tiny_models import fcn_head, segmentor
 from tiny_run import K, Killed, train
 
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
-from mmcalib.metrics.measure import count_predictions
+from mmcalib.metrics import measure
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import edges_and_gaps
 from mmcalib.openmmlab.sample_writing import logits_in
-from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.runs.resume import ResumeHook
 
 LOSSES = {
@@ -145,9 +144,8 @@ def test_learn_from_validation_hook_samples_of_both_toolboxes_equals_loop(sample
 
 def test_edges_and_gaps_tied_confidences_share_bins():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
-    narrow = count_predictions(
-        read_arrays(conf=conf, correct=torch.tensor([True, False, True, True]))
-    ).table
+    correct = torch.tensor([True, False, True, True])
+    narrow = measure(metrics=['ECE'], conf=conf, correct=correct).statistics.narrow_bins
     edges, gaps = edges_and_gaps(narrow, 2)
     assert edges == pytest.approx([0.7]) and gaps == pytest.approx([0.0, -0.2])
     edges, gaps = edges_and_gaps(narrow, 8)
