@@ -33,7 +33,7 @@ class Comparison(Measured):
         a: Values of one model by the names of metrics.
         b: Those of the other.
         ends: Ends of the intervals of the differences by key.
-        coverage: Coverage of the intervals, such as 0.95.
+        coverage: Level of the intervals, such as 0.95.
         unit: The independent unit of the intervals, such as ``'image'``.
         num_units: The number of these.
         notes: Sentences about the data, which stand at the end.
@@ -204,7 +204,7 @@ def compare(
         labels: True classes, as :func:`~mmcalib.measure` takes them.
         metrics: A name, or several. Those that need more than bins and sums of each image, such as
             AECE, have a difference without an interval.
-        interval: Coverage of the intervals.
+        interval: Level of the intervals.
         groups: N names of the groups that are independent, in place of the images: the patient of
             each slice, the video of each frame.
         num_bins: B.
@@ -233,7 +233,7 @@ def compare(
         dict(measurement_b.measured()),
         measurement_a.image_tables(group_of_image),
         measurement_b.image_tables(group_of_image),
-        coverage=interval,
+        level=interval,
         unit=unit if groups is None else 'group',
     )
 
@@ -245,7 +245,7 @@ def compare_tables(
     tables_a: UnitTables,
     tables_b: UnitTables,
     *,
-    coverage: float,
+    level: float,
     unit: str,
     mean: Mean | None = None,
     notes: Sequence[str] = (),
@@ -258,13 +258,13 @@ def compare_tables(
         values_b: Those of the other.
         tables_a: Tables of the units of one model.
         tables_b: Those of the same units of the other.
-        coverage: Coverage of the intervals.
+        level: Level of the intervals.
         unit: ``'prediction'``, ``'image'`` or ``'group'``: the kind of the units.
         mean: See :func:`~mmcalib.metrics.intervals.metric_values`.
         notes: Sentences about the data.
     """
     with_formula = [name for name in names if has_formula(find_metric(name), tables_a)]
-    bounds = difference_intervals(with_formula, tables_a, tables_b, coverage=coverage, mean=mean)
+    bounds = difference_intervals(with_formula, tables_a, tables_b, level=level, mean=mean)
     ends = {}
     for name, bound in bounds.items():
         for ending, value in zip(INTERVAL, bound, strict=True):
@@ -274,7 +274,7 @@ def compare_tables(
         values_a,
         values_b,
         ends,
-        coverage=coverage,
+        coverage=level,
         unit=unit,
         num_units=int((tables_a.bins[:, 0].sum(dim=1) > 0).sum()),
         notes=notes,

@@ -58,7 +58,7 @@ def evaluate(
             :mod:`mmcalib.predictions.loader` reads them; others need `unpack`. Or labels,
             as :func:`measure` takes them.
         metrics: A name, for its value alone if there is no `interval`, or several.
-        interval: Coverage of intervals over images or `groups`, as in :func:`measure`.
+        interval: Level of intervals over images or `groups`, as in :func:`measure`.
         groups: Group of each image, in the order of a loader whose sampler is sequential.
         ignore_index: Label of the predictions that are not valid; None for none.
         unpack: Function from a batch to its inputs and labels, such as

@@ -45,7 +45,7 @@ class ExpectedAccuracy:
     Args:
         image_log_bins: ``(n, 3, C)`` log bins of the validation's images, see
             :func:`~mmcalib.metrics.log_bins.log_bin_counts`.
-        coverage: Coverage of the intervals.
+        level: Level of the intervals.
 
     Warns:
         UserWarning: With fewer than 100 images, since a folder's interval may be too narrow then.
@@ -54,7 +54,7 @@ class ExpectedAccuracy:
         ValueError: If fewer than two images have predictions.
     """
 
-    def __init__(self, image_log_bins: Tensor, *, coverage: float = 0.95) -> None:
+    def __init__(self, image_log_bins: Tensor, *, level: float = 0.95) -> None:
         bins = image_log_bins.double()
         bins = bins[bins[:, 0].sum(dim=1) > 0]
         if len(bins) < 2:
@@ -67,7 +67,7 @@ class ExpectedAccuracy:
                 f'a validation of {len(bins)} images: the interval of the expected accuracy of a '
                 f'folder may be too narrow; validate on {FEW_IMAGES} or more'
             )
-        self.coverage = coverage
+        self.level = level
         self.bin_accuracies, self.bin_weights = fit_bins(bins.sum(dim=0))
         accuracies = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
         counts = count_in_log_bins(bins)
@@ -94,7 +94,7 @@ class ExpectedAccuracy:
         return _weighted_mean(counts.double(), self.bin_accuracies, self.bin_weights)
 
     def image_interval(self, expected: float) -> tuple[float, float]:
-        r"""Return the interval that holds an image's accuracy with the probability `coverage`.
+        r"""Return the interval that holds an image's accuracy with the probability `level`.
 
         It goes from :math:`\mathrm{expected} + r_{(k)}` to
         :math:`\mathrm{expected} + r_{(n + 1 - k)}` for
@@ -102,7 +102,7 @@ class ExpectedAccuracy:
         fewer than 39 images in the validation it is 0 to 1.
         """
         n = len(self.residuals)
-        k = int((n + 1) * (1 - self.coverage) / 2 + 1e-9)
+        k = int((n + 1) * (1 - self.level) / 2 + 1e-9)
         if k < 1:
             return 0.0, 1.0
         return _in_range(expected + self.residuals[[k - 1, n - k]])
@@ -120,7 +120,7 @@ class ExpectedAccuracy:
         # Resampled images vary less than new ones would.
         factors = widening_factors(num_validated, NUM_BOOTSTRAP, SEED)
         error = mean + factors * ((folder_means - mean) - (validation_means - mean))
-        return _in_range(expected + error.quantile(tail_probabilities(self.coverage)))
+        return _in_range(expected + error.quantile(tail_probabilities(self.level)))
 
     def _resampled_means(self, size: int, generator: torch.Generator) -> Tensor:
         """Return the mean residual of each resample of so many images, ``(NUM_BOOTSTRAP,)``."""

@@ -238,7 +238,7 @@ def image_failure_figures(
         scores: ``(N,)`` floats; higher is to be trusted more.
         risks: ``(N,)`` floats in [0, 1].
         failure: The largest risk of an image that is no failure.
-        confidence_interval: Coverage of intervals, such as 0.95; None for none.
+        confidence_interval: Level of intervals, such as 0.95; None for none.
         num_bootstrap: Number of resamples of the images.
         seed: Seed of these resamples.
 
@@ -272,7 +272,7 @@ def image_failure_figures(
         bounds = intervals(
             estimate,
             len(scores),
-            coverage=check_share('confidence_interval', confidence_interval),
+            level=check_share('confidence_interval', confidence_interval),
             num_bootstrap=num_bootstrap,
             seed=seed,
             limits={'Spearman': (-1.0, 1.0)},

@@ -28,9 +28,9 @@ Bounds = dict[str, tuple[float, float]]
 Formula = Callable[[Tensor], Tensor]
 
 
-def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
-    """Raise a ValueError for a coverage that is no share, or metrics without intervals."""
-    check_share(option, coverage)
+def check_interval(option: str, level: float, names: Sequence[str]) -> None:
+    """Raise a ValueError for a level that is no share, or metrics without intervals."""
+    check_share(option, level)
     if not any(find_metric(name).bin_formula for name in names):
         raise UserError(
             f'{option}: {" and ".join(names)} has no interval, because nothing is kept of each '
@@ -43,7 +43,7 @@ def interval_values(
     names: Sequence[str],
     tables: UnitTables,
     *,
-    coverage: float,
+    level: float,
     num_bootstrap: int = 1000,
     seed: int = 0,
     mean: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
@@ -53,7 +53,7 @@ def interval_values(
     Args:
         names: Names of metrics; those whose statistics are not kept by unit are left out.
         tables: Tables of units such as images, empty or not.
-        coverage, num_bootstrap, seed: Options of :func:`intervals`.
+        level, num_bootstrap, seed: Options of :func:`intervals`.
         mean: Function of ``(U,)`` values of a metric, the bins, and ``(R, U)`` weights that returns
             ``(R,)`` means over units; None if a metric is that of all predictions together.
     """
@@ -64,7 +64,7 @@ def interval_values(
         if has_formula(metric, tables):
             metrics[name] = metric
     options = dict(
-        coverage=coverage,
+        level=level,
         num_bootstrap=num_bootstrap,
         seed=seed,
         limits={name: metric.limits for name, metric in metrics.items()},
@@ -144,7 +144,7 @@ def intervals(
     estimate: Callable[[Tensor], dict[str, Tensor]],
     num_units: int,
     *,
-    coverage: float,
+    level: float,
     num_bootstrap: int,
     seed: int,
     limits: Mapping[str, tuple[float, float]],
@@ -153,7 +153,7 @@ def intervals(
 
     .. math:: \hat\theta + k \, (\theta^* - \hat\theta)
 
-    lies in them with the probability `coverage`, for values :math:`\theta^*` of resamples of as
+    lies in them with the probability `level`, for values :math:`\theta^*` of resamples of as
     many units and :func:`widening_factors` k. They are NaN for one unit, which says nothing about
     another.
 
@@ -164,7 +164,7 @@ def intervals(
         estimate: Function of ``(R, U)`` float64 weights of the units that returns the ``(R,)``
             values of each metric.
         num_units: U, the number of units that hold predictions.
-        coverage: Coverage of the intervals, such as 0.95.
+        level: Level of the intervals, such as 0.95.
         num_bootstrap: Number of resamples of the units.
         seed: Seed of these resamples.
         limits: The least and the largest value that a metric can have; 0 and 100 for a metric that
@@ -178,7 +178,7 @@ def intervals(
         for name, values in estimate(weights).items():
             resampled[name].append(values)
     factors = widening_factors(num_units, num_bootstrap, seed)
-    tails = tail_probabilities(coverage)
+    tails = tail_probabilities(level)
     bounds = {}
     for name, values in resampled.items():
         widened = estimates[name] + factors * (torch.cat(values) - estimates[name])
@@ -192,7 +192,7 @@ def gap_intervals(
     bins: Tensor,
     *,
     targets: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
-    coverage: float,
+    level: float,
     num_bootstrap: int,
     seed: int,
     limits: Mapping[str, tuple[float, float]],
@@ -220,7 +220,7 @@ def gap_intervals(
         bins: ``(U, 3, B)`` bins of units that hold predictions: count, correct, sum of confidences.
         targets: By name, the numbers that debiased errors estimate, as functions of bins with the
             true gaps; an error that is not in it estimates itself.
-        coverage, num_bootstrap, seed, limits: Options of :func:`intervals`.
+        level, num_bootstrap, seed, limits: Options of :func:`intervals`.
     """
     if len(bins) < 2:
         return dict.fromkeys(errors, (float('nan'), float('nan')))
@@ -228,7 +228,7 @@ def gap_intervals(
     gaps = gap_noise(bins, num_bootstrap=num_bootstrap, seed=seed)
     bounds = {}
     for name, error in errors.items():
-        low, high = _gap_interval(error, targets.get(name, error), gaps, tail=(1 - coverage) / 2)
+        low, high = _gap_interval(error, targets.get(name, error), gaps, tail=(1 - level) / 2)
         bounds[name] = _clamp_ends(low, high, limits.get(name))
     return bounds
 
@@ -419,6 +419,6 @@ def bootstrap_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Itera
         yield weights.scatter_add_(1, units, torch.ones_like(weights))
 
 
-def tail_probabilities(coverage: float) -> Tensor:
-    """Return the two probabilities between which `coverage` of a distribution lies, float64."""
-    return torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64, device='cpu')
+def tail_probabilities(level: float) -> Tensor:
+    """Return the two probabilities between which `level` of a distribution lies, float64."""
+    return torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64, device='cpu')

@@ -64,7 +64,7 @@ def measure(
         correct: Booleans of the same shape: whether these predictions are correct.
         num_bins: B.
         ignore_index: Label of the predictions that are not valid, such as mmsegmentation's 255.
-        interval: Coverage of intervals, such as 0.95, whose ends are ``ECE_low`` and ``ECE_high``
+        interval: Level of intervals, such as 0.95, whose ends are ``ECE_low`` and ``ECE_high``
             and so on, beside the value of a single name too. They are those of
             ``CalibrationMetric(confidence_interval=…)``, over the N rows or images, for the same
             metrics.

@@ -41,7 +41,7 @@ class Measured(dict[str, Value]):
 
     Args:
         values: Values by key.
-        coverage: Coverage of the intervals, such as 0.95; None without them.
+        coverage: Level of the intervals, such as 0.95; None without them.
         unit: Kind of the units that the intervals are over, such as ``'image'``.
         num_units: The number of these; None if it differs between labels.
         statistics: Tables that diagrams are drawn from; None of several labels.

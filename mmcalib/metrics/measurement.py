@@ -259,9 +259,7 @@ class Measurement:
             class_totals = class_table(whole.strata['classes'], 'class_totals')[None]
         if level is not None:
             tables = self.image_tables(group_of_image).filled()
-            measured |= self.protocol.intervals(
-                self.names, units, tables, coverage=level, **bootstrap
-            )
+            measured |= self.protocol.intervals(self.names, units, tables, level=level, **bootstrap)
             measured.unit = 'prediction'
             measured.num_units = len(tables.bins)
             if self._are_maps or group_of_image is not None:

@@ -31,7 +31,7 @@ def difference_intervals(
     a: UnitTables,
     b: UnitTables,
     *,
-    coverage: float,
+    level: float,
     mean: Mean | None = None,
     num_bootstrap: int = 1000,
     seed: int = 0,
@@ -47,7 +47,7 @@ def difference_intervals(
         names: Names of metrics that have a formula of bins and sums.
         a: Tables of one model.
         b: Tables of the other, of the same units with the same numbers of predictions.
-        coverage: Coverage of the intervals, such as 0.95.
+        level: Level of the intervals, such as 0.95.
         mean: See :func:`~mmcalib.metrics.intervals.metric_values`.
         num_bootstrap: Number of resamples of the units.
         seed: Seed of these resamples.
@@ -71,7 +71,7 @@ def difference_intervals(
         bounds |= intervals(
             differences,
             len(a.bins),
-            coverage=coverage,
+            level=level,
             num_bootstrap=num_bootstrap,
             seed=seed,
             limits={name: difference_limits(name) for name in sum_names},
@@ -96,7 +96,7 @@ def difference_intervals(
             metric = find_metric(name)
             error = partial(values_of_table, metric.bin_formula, a.sums)
             low, high = gap_difference_interval(
-                error, metric.target or error, noise_a, noise_b, coverage=coverage
+                error, metric.target or error, noise_a, noise_b, level=level
             )
             least, most = difference_limits(name)
             bounds[name] = (max(low, least), min(high, most))
@@ -110,7 +110,7 @@ def difference_limits(name: str) -> tuple[float, float]:
 
 
 def gap_difference_interval(
-    error: Formula, target: Formula, a: GapNoise, b: GapNoise, *, coverage: float
+    error: Formula, target: Formula, a: GapNoise, b: GapNoise, *, level: float
 ) -> tuple[float, float]:
     r"""Return the interval of the difference of two errors that add up the sizes of bins' gaps.
 
@@ -130,14 +130,14 @@ def gap_difference_interval(
         target: The number that a debiased error estimates; else the error itself.
         a: Gaps of one model.
         b: Gaps of the other, with the noise of the same resamples.
-        coverage: Coverage of the interval.
+        level: Level of the interval.
     """
     difference = (b.value(error, b.gaps) - a.value(error, a.gaps)).item()
     resampled = b.value(error, b.gaps + b.noise) - a.value(error, a.gaps + a.noise)
-    tails = tail_probabilities(coverage)
+    tails = tail_probabilities(level)
     low_noise, high_noise = (resampled - resampled.mean()).quantile(tails).tolist()
-    least_a, most_a = bias_range(error, target, a, tail=(1 - coverage) / 2)
-    least_b, most_b = bias_range(error, target, b, tail=(1 - coverage) / 2)
+    least_a, most_a = bias_range(error, target, a, tail=(1 - level) / 2)
+    least_b, most_b = bias_range(error, target, b, tail=(1 - level) / 2)
     low = difference - high_noise - (most_b - least_a)
     high = difference - low_noise - (least_b - most_a)
     return low, high

@@ -68,7 +68,7 @@ class StreamingMetrics:
         protocol: Name of the rule that says which pixels of maps are valid, and what is averaged,
             as in ``CalibrationMetric``.
         boundary_width: Width of the protocol ``'boundary'``, in pixels.
-        interval: Coverage of intervals over images, such as 0.95; None for no intervals. Of
+        interval: Level of intervals over images, such as 0.95; None for no intervals. Of
             several labels it keeps all logits and labels, which are less than tables of each image
             and label would be.
         keep_images: Whether to keep the bins of each image, as an `interval` does, for

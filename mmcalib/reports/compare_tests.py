@@ -58,13 +58,13 @@ def remedy() -> str:
     return f'test again with {command_text("test")} CONFIG CHECKPOINT --calibration'
 
 
-def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Comparison:
+def compare_tests(path_a: str, path_b: str, *, level: float = 0.95) -> Comparison:
     """Return the differences of the metrics of two tests of the same images.
 
     Args:
         path_a: Work dir of one test, or its results.json or calibration.npz.
         path_b: The same of the other.
-        coverage: Coverage of the intervals.
+        level: Level of the intervals.
 
     Raises:
         FileNotFoundError: If there is no test.
@@ -93,7 +93,7 @@ def compare_tests(path_a: str, path_b: str, *, coverage: float = 0.95) -> Compar
         stored_values(test_b, names, tables_b, mean),
         tables_a,
         tables_b,
-        coverage=coverage,
+        level=level,
         unit=unit,
         mean=mean,
         notes=[f'A: {test_a.label}', f'B: {test_b.label}', *notes],

@@ -138,7 +138,7 @@ def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     metrics = {keys.GAP: gap(statistics.narrow_bins).item()}
     tables = statistics.unit_tables()
     if tables is not None:
-        ends = interval_values(['gap'], tables, coverage=0.95)
+        ends = interval_values(['gap'], tables, level=0.95)
         for name, end in ends.items():
             metrics[f'{keys.PREFIX}{name}'] = end
     return metrics

@@ -42,7 +42,7 @@ GAP_COLOUR = '#B34700'
 # Bins of fewer predictions are faded: the standard error of their accuracy is up to eleven points.
 FEW_IN_BIN = 20
 FADED_OPACITY = 0.3
-COVERAGE = 0.95
+LEVEL = 0.95
 NUM_RESAMPLES = 200
 MIN_IMAGES = 5
 # Positions of an inset: above the diagonal, where over-confident networks leave room, and below it.
@@ -509,7 +509,7 @@ def accuracy_band(image_bins: Tensor) -> np.ndarray:
         sums = (weights @ count_and_correct).view(len(weights), 2, -1)
         count, correct = sums.unbind(dim=1)
         accuracies.append(correct / count)
-    band = torch.cat(accuracies).nanquantile(tail_probabilities(COVERAGE), dim=0)
+    band = torch.cat(accuracies).nanquantile(tail_probabilities(LEVEL), dim=0)
     reaches_bin = image_bins[:, 0] > 0
     band[:, reaches_bin.sum(dim=0) < MIN_IMAGES] = torch.nan
     return 100 * band[:, reaches_bin.any(dim=0)].numpy()

@@ -127,7 +127,7 @@ def test_interval_protocol_image_is_that_of_a_mean_over_images():
     bounds = intervals(
         lambda weights: {'ECE': weights @ image_values / 20},
         20,
-        coverage=0.9,
+        level=0.9,
         num_bootstrap=1000,
         seed=0,
         limits={},

@@ -18,7 +18,7 @@ from mmcalib.metrics.unit_tables import UnitTables
 
 # Its simulated images have a known error.
 simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/guarantees.py')))
-OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
+OPTIONS = dict(level=0.95, num_bootstrap=200, seed=0, limits={})
 ECE = {'ECE': calibration_error}
 
 
@@ -39,18 +39,16 @@ def test_gap_intervals_independent_predictions_hold_the_true_error(error):
     assert coverages[0] >= 0.9
 
 
-@pytest.mark.parametrize(
-    ('num_units', 'coverage'), [(3, 0.95), (10, 0.95), (100, 0.95), (100, 0.5)]
-)
-def test_intervals_of_a_mean_equal_those_of_student(num_units, coverage):
+@pytest.mark.parametrize(('num_units', 'level'), [(3, 0.95), (10, 0.95), (100, 0.95), (100, 0.5)])
+def test_intervals_of_a_mean_equal_those_of_student(num_units, level):
     values = torch.randn(num_units, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     values += 50
-    options = OPTIONS | dict(num_bootstrap=20_000, coverage=coverage)
+    options = OPTIONS | dict(num_bootstrap=20_000, level=level)
     (low, high) = intervals(
         lambda weights: {'mean': weights @ values / weights.sum(dim=1)}, num_units, **options
     )['mean']
     error = values.std().item() / math.sqrt(num_units)
-    expected = 2 * stats.t.ppf((1 + coverage) / 2, num_units - 1) * error
+    expected = 2 * stats.t.ppf((1 + level) / 2, num_units - 1) * error
     # Resamples of three values are far from normal.
     assert high - low == pytest.approx(expected, rel=0.3 if num_units == 3 else 0.05)
     assert low < values.mean() < high
@@ -83,8 +81,8 @@ def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
     bins = simulation.image_bins((0.6, 0.3), 10, 5, np.random.default_rng(0))
     errors = ECE | {'MCE': maximum_error}
     options = OPTIONS | dict(limits={'MCE': (0, 30)})
-    wide = gap_intervals(errors, bins, **options | dict(coverage=0.99))
-    narrow = gap_intervals(errors, bins, **options | dict(coverage=0.5))
+    wide = gap_intervals(errors, bins, **options | dict(level=0.99))
+    narrow = gap_intervals(errors, bins, **options | dict(level=0.5))
     for name in errors:
         low, high = wide[name]
         inner_low, inner_high = narrow[name]
@@ -95,8 +93,8 @@ def test_gap_intervals_higher_coverage_is_wider_and_within_limits():
 def test_interval_values_of_ece_equal_gap_intervals():
     bins = simulation.image_bins((0.6, 0.3), 10, 5, np.random.default_rng(0))
     tables = UnitTables.from_bins(bins)
-    actual = interval_values(['ECE'], tables, coverage=0.5, num_bootstrap=200)
-    expected = gap_intervals(ECE, bins, **OPTIONS | dict(coverage=0.5))['ECE']
+    actual = interval_values(['ECE'], tables, level=0.5, num_bootstrap=200)
+    expected = gap_intervals(ECE, bins, **OPTIONS | dict(level=0.5))['ECE']
     assert [*actual.values()] == pytest.approx(expected)
 
 
@@ -106,7 +104,7 @@ def test_interval_debiased_error_holds_the_true_one():
     for seed in range(30):
         bins = simulation.independent_bins(0, 100, np.random.default_rng(seed))
         tables = UnitTables.from_bins(bins)
-        values = interval_values(['debiasedECE'], tables, coverage=0.9, num_bootstrap=100)
+        values = interval_values(['debiasedECE'], tables, level=0.9, num_bootstrap=100)
         if values['debiasedECE_low'] <= true_error <= values['debiasedECE_high']:
             num_held += 1
     assert num_held >= 27

@@ -76,7 +76,7 @@ SHARE /= SHARE.sum()
 EFFECTS = {'differ': (0.6, 0.3), 'differ in each bin': (0.2, 1.0)}
 PIXELS = 5000
 CONCENTRATION = 20
-COVERAGE = 0.95
+LEVEL = 0.95
 TRUE_ECES = (0, 3, 10)
 INTERVALS = ('ours', 'basic bootstrap', 'its quantiles')
 # Pairs of true ECEs of two models, and the metrics that are compared; the last one twice.
@@ -121,7 +121,7 @@ def interval_ends(bins, num_bootstrap):
     ours = gap_intervals(
         {'ECE': calibration_error},
         bins,
-        coverage=COVERAGE,
+        level=LEVEL,
         limits={},
         num_bootstrap=num_bootstrap,
         seed=0,
@@ -130,7 +130,7 @@ def interval_ends(bins, num_bootstrap):
     for weights in bootstrap_weights(len(bins), num_bootstrap=num_bootstrap, seed=0):
         resampled = (weights @ bins.flatten(1)).unflatten(1, (3, BINS))
         errors.append(calibration_error(resampled))
-    low, high = torch.cat(errors).quantile(tail_probabilities(COVERAGE)).tolist()
+    low, high = torch.cat(errors).quantile(tail_probabilities(LEVEL)).tolist()
     twice = 2 * calibration_error(bins.sum(dim=0)).item()
     return ours, (max(twice - high, 0), max(twice - low, 0)), (low, high)
 
@@ -311,7 +311,7 @@ def quantiles_of_differences(a, b, num_bootstrap):
             resampled = (weights @ tables.bins.flatten(1)).unflatten(1, (3, BINS))
             errors.append(calibration_error(resampled))
         differences.append(errors[1] - errors[0])
-    return torch.cat(differences).quantile(tail_probabilities(COVERAGE)).tolist()
+    return torch.cat(differences).quantile(tail_probabilities(LEVEL)).tolist()
 
 
 def comparison_row(group_size, errors, count, *, sets, draws):
@@ -323,7 +323,7 @@ def comparison_row(group_size, errors, count, *, sets, draws):
     for _ in range(sets):
         models, group = draw_pair(group_size, errors, count, rng)
         a, b = (unit_tables(*model, group, count) for model in models)
-        bounds = difference_intervals(COMPARED[:-1], a, b, coverage=COVERAGE, num_bootstrap=draws)
+        bounds = difference_intervals(COMPARED[:-1], a, b, level=LEVEL, num_bootstrap=draws)
         ends.append([*bounds.values(), quantiles_of_differences(a, b, draws)])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     coverages = ((low <= truth + 1e-9) & (high >= truth - 1e-9)).mean(axis=0)
@@ -403,7 +403,7 @@ def class_row(group_size, num_classes, model, count, *, sets, draws):
         kind = rng.integers(len(probs), size=len(group_index))
         labels = draw_labels(frequencies[kind], group_index, rng)
         tables = class_unit_tables(probs, kind, labels, group_index)
-        found = interval_values(names, tables, coverage=COVERAGE, num_bootstrap=draws)
+        found = interval_values(names, tables, level=LEVEL, num_bootstrap=draws)
         ends.append([[found[f'{name}{ending}'] for ending in INTERVAL] for name in names])
     low, high = np.moveaxis(np.array(ends), 2, 0)
     holds = ((low <= truth + np.array(1e-9)) & (high >= truth)).mean(axis=0)
@@ -440,7 +440,7 @@ def hoeffding_bentkus(shares, risk):
 
 
 def proven_threshold(p_values, shares, risk):
-    return risk_threshold.loosest_rejected(p_values(shares, risk), 1 - COVERAGE)
+    return risk_threshold.loosest_rejected(p_values(shares, risk), 1 - LEVEL)
 
 
 def unproven_threshold(shares, risk):
@@ -512,7 +512,7 @@ def accuracy_cells(bins, args):
     errors = []
     widths = []
     for half, other_half, _ in random_splits(len(bins), args):
-        estimator = ExpectedAccuracy(bins[half], coverage=COVERAGE)
+        estimator = ExpectedAccuracy(bins[half], level=LEVEL)
         counts = bins[other_half].double()
         accuracy = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
         expected = estimator.accuracy_from_counts(count_in_log_bins(counts))

@@ -80,7 +80,7 @@ class Evidence:
         return {
             'threshold': self.threshold,
             'validation': self.digest,
-            'probability': None if self.accuracy is None else self.accuracy.coverage,
+            'probability': None if self.accuracy is None else self.accuracy.level,
         }
 
 
@@ -117,7 +117,7 @@ def read_evidence(options: PredictOptions, model: Mapping) -> Evidence:
             f'{file} has no statistics for each image: its protocol, {statistics.protocol!r}, '
             f'leaves out pixels by their labels. {how_to_test()}'
         )
-    accuracy = ExpectedAccuracy(log_bins, coverage=options.probability)
+    accuracy = ExpectedAccuracy(log_bins, level=options.probability)
     bound = None
     if options.risk is not None:
         bound = prove_threshold(log_bins, options.risk, options.probability, file)

@@ -82,7 +82,7 @@ def metrics_with_intervals(training: Training, split: str, by: str) -> dict | No
     computed = {f'{PREFIX}{name}': value.item() for name, value in values.items()}
     low_end, _ = INTERVAL
     if any(f'{key}{low_end}' not in record.metrics for key in computed):
-        ends = interval_values(names, tables, coverage=0.95)
+        ends = interval_values(names, tables, level=0.95)
         computed |= {f'{PREFIX}{name}': end for name, end in ends.items()}
     return computed | record.metrics
 

@@ -83,7 +83,7 @@ class CalibrationMetric(ListMetric):
             the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
             paper's VOC table; ``'boundary'``, those near another label.
         boundary_width: Number of pixels on either side of a boundary that belong to it.
-        confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
+        confidence_interval: Level, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
             image: ``AECE``, ``smECE``, those of selective prediction, those that need a
