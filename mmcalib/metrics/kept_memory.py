@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import threading
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -11,17 +10,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-BLOCK_BYTES = 1 << 20
+# The operating system, and not the heap, gives a tensor of more than 32 MB, whose pages take no
+# memory before they are written.
+BLOCK_BYTES = 1 << 26
 ALIGNMENT = 16
-# A process that is forked has blocks of its own. Windows has neither forks nor these flags.
-PRIVATE = {}
-if hasattr(mmap, 'MAP_PRIVATE'):
-    PRIVATE['flags'] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 Result = TypeVar('Result')
 
 
 class KeptMemory:
-    """Blocks of memory, not managed by malloc, to which the tensors of results are copied.
+    """Large blocks of memory to which the tensors of results are copied.
 
     A small tensor that is kept lies between the large ones of its image, which are freed. It keeps
     malloc from using a hole of a megabyte or more again: 1,000 segmented images grew a process by
@@ -50,20 +47,15 @@ class KeptMemory:
             return values
         start = math.ceil(self._used / ALIGNMENT) * ALIGNMENT
         if self._block is None or start + size > len(self._block):
-            # The tensor owns the anonymous mapping, which ends with the last result in it.
-            memory = mmap.mmap(-1, max(BLOCK_BYTES, size), **PRIVATE)
-            self._block = torch.frombuffer(memory, dtype=torch.uint8)
+            self._block = torch.empty(max(BLOCK_BYTES, size), dtype=torch.uint8, device='cpu')
             start = 0
         self._used = start + size
         copy = self._block[start : start + size].view(values.dtype).view(values.shape)
         return copy.copy_(values)
 
 
-class ThreadMemory(threading.local):
-    """Memory for what a function returns, whose caller may keep it for each of many images."""
-
-    def __init__(self) -> None:
-        self.memory = KeptMemory()
+class ThreadMemory(threading.local, KeptMemory):
+    """Memory of each thread for what functions return, which is kept of many images."""
 
 
 MEMORY = ThreadMemory()

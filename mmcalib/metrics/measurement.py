@@ -246,7 +246,7 @@ class Measurement:
             metrics=dict(values),
             protocol=self.protocol_name,
             num_bins=self.num_bins,
-            narrow_bins=MEMORY.memory.copy(whole.condensed_table()),
+            narrow_bins=MEMORY.copy(whole.condensed_table()),
             class_bins=whole.strata.get('predicted'),
             probability_bins=whole.class_bins,
             label_bins=whole.strata.get('labels'),
@@ -263,7 +263,7 @@ class Measurement:
             measured.unit = 'prediction'
             measured.num_units = len(tables.bins)
             if self._are_maps or group_of_image is not None:
-                statistics.image_bins = MEMORY.memory.copy(tables.bins)
+                statistics.image_bins = MEMORY.copy(tables.bins)
                 statistics.image_class_bins = tables.class_bins
                 measured.unit = 'image' if group_of_image is None else 'group'
             images_per_unit = self.protocol.images_per_unit
