@@ -84,30 +84,21 @@ def measure_effect(
     num_predictions = 0
     label_counts: Tensor | int = 0
     changed = 0
-    for batch in batches:
-        are_of_sigmoids = batch.are_of_sigmoid
-        for part in split_entries(batch):
-            if scalings.fold_of_image is None:
-                folds = torch.zeros(len(part), dtype=torch.int64, device='cpu')
-            else:
-                folds = scalings.fold_of_image[part.images]
-            for fold in folds.unique().tolist():
-                fold_part = part.select(folds == fold)
-                scaler = scalings.scalers[fold]
-                scaled = scale_predictions(fold_part, scaler, threshold)
-                num_predictions += int(fold_part.valid.sum())
-                if not fold_part.several_labels:
-                    valid_labels = fold_part.labels[fold_part.valid].cpu()
-                    counts = torch.bincount(valid_labels, minlength=fold_part.num_classes)
-                    label_counts = label_counts + counts
-                predicted = scaled.predicted
-                if returned_scaler is not None and returned_scaler is not scaler:
-                    predicted = predict_scaled(fold_part, returned_scaler, threshold)
-                changed += int(((predicted != fold_part.predicted) & fold_part.valid).sum())
-                before.add(fold_part)
-                after.add(scaled)
-                rates_before.add(fold_part)
-                rates_after.add(scaled)
+    for part, scaler in scored_parts(batches, scalings):
+        are_of_sigmoids = part.are_of_sigmoid
+        scaled = scale_predictions(part, scaler, threshold)
+        num_predictions += int(part.valid.sum())
+        if not part.several_labels:
+            valid_labels = part.labels[part.valid].cpu()
+            label_counts = label_counts + torch.bincount(valid_labels, minlength=part.num_classes)
+        predicted = scaled.predicted
+        if returned_scaler is not None and returned_scaler is not scaler:
+            predicted = predict_scaled(part, returned_scaler, threshold)
+        changed += int(((predicted != part.predicted) & part.valid).sum())
+        before.add(part)
+        after.add(scaled)
+        rates_before.add(part)
+        rates_after.add(scaled)
     shares = gather((num_predictions, changed, label_counts))
     all_counts = sum(share[2] for share in shares)
     majority = None
@@ -133,6 +124,20 @@ def measure_effect(
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
         majority=majority,
     )
+
+
+def scored_parts(
+    batches: Iterable[ImagePredictions], scalings: Scalings
+) -> Iterator[tuple[ImagePredictions, Scaler]]:
+    """Yield a few predictions at a time, and the scaling that scores them."""
+    for batch in batches:
+        for part in split_entries(batch):
+            if scalings.fold_of_image is None:
+                yield part, scalings.scalers[0]
+                continue
+            folds = scalings.fold_of_image[part.images]
+            for fold in folds.unique().tolist():
+                yield part.select(folds == fold), scalings.scalers[fold]
 
 
 def split_entries(predictions: ImagePredictions) -> Iterator[ImagePredictions]:
