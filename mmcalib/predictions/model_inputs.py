@@ -151,7 +151,7 @@ def _parameter_in_need(signature: Signature, filled: Mapping) -> Parameter | Non
     It is the only one that needs a value; where none does and no entry has a parameter, the first.
     """
     parameters = list(signature.parameters.values())
-    needy = _parameters_without_value(signature, filled)
+    needy = _unfilled_parameters(signature, filled)
     if len(needy) == 1:
         return needy[0]
     if needy or filled or not parameters:
@@ -161,14 +161,19 @@ def _parameter_in_need(signature: Signature, filled: Mapping) -> Parameter | Non
     return None if is_any_call else parameters[0]
 
 
-def _parameters_without_value(signature: Signature, filled: Mapping) -> list[Parameter]:
-    """Return the parameters that need a value and have none."""
-    needy = []
+def _unfilled_parameters(
+    signature: Signature, filled: Mapping, default: Any = Parameter.empty
+) -> list[Parameter]:
+    """Return the parameters with a default and no value; if there is no default, they need one.
+
+    Those whose default is None may take an input.
+    """
+    unfilled = []
     for parameter in signature.parameters.values():
-        is_required = parameter.default is Parameter.empty and parameter.kind not in ANY_NUMBER
-        if is_required and parameter.name not in filled:
-            needy.append(parameter)
-    return needy
+        is_single = parameter.kind not in ANY_NUMBER
+        if parameter.default is default and is_single and parameter.name not in filled:
+            unfilled.append(parameter)
+    return unfilled
 
 
 def _takes_any_name(signature: Signature) -> bool:
@@ -221,37 +226,30 @@ def _may_lack_inputs(
     """
     if not arrangement.by_parameter:
         return True
-    if _parameters_without_value(signature, arrangement.by_parameter):
+    if _unfilled_parameters(signature, arrangement.by_parameter):
         return True
-    has_optional_input = bool(_optional_inputs(signature, arrangement.by_parameter))
     left_out = [entries[key] for key in arrangement.left_out]
-    is_metadata = all(isinstance(value, METADATA) for value in tree_leaves(left_out))
-    return has_optional_input and not is_metadata
+    has_optional_input = bool(_unfilled_parameters(signature, arrangement.by_parameter, None))
+    return has_optional_input and not _is_metadata(left_out)
 
 
-def _optional_inputs(signature: Signature, filled: Mapping) -> list[Parameter]:
-    """Return the parameters that may take an input, and have none."""
-    parameters = []
-    for parameter in signature.parameters.values():
-        if parameter.default is None and parameter.name not in filled:
-            parameters.append(parameter)
-    return parameters
+def _is_metadata(value: Any) -> bool:
+    return all(isinstance(leaf, METADATA) for leaf in tree_leaves(value))
 
 
 def _may_be_input(key: Hashable, value: Any) -> bool:
-    is_metadata = all(isinstance(leaf, METADATA) for leaf in tree_leaves(value))
     is_row = getattr(value, 'ndim', 1) == 1
-    return not is_metadata and not (is_row and words(key)[-1] in NO_INPUT_WORDS)
+    return not _is_metadata(value) and not (is_row and words(key)[-1] in NO_INPUT_WORDS)
 
 
 def example_inputs(entries: Mapping[Any, Any], signature: Signature, source: str) -> str:
     """Return code for what a model may get of some entries of a batch, none of its inputs lost."""
     keys = list(entries)
     by_parameter, _, left_out = arrange(keys, signature)
-    parameters = _parameters_without_value(signature, by_parameter)
+    parameters = _unfilled_parameters(signature, by_parameter)
     tensors = [key for key in left_out if _may_be_input(key, entries[key])]
     if len(tensors) > len(parameters):
-        for parameter in _optional_inputs(signature, by_parameter):
+        for parameter in _unfilled_parameters(signature, by_parameter, None):
             if parameter.name not in LOSS_PARAMETERS:
                 parameters.append(parameter)
     for parameter, key in zip(parameters, tensors or left_out, strict=False):
@@ -302,9 +300,7 @@ def can_take(signature: Signature, *arguments: Any) -> bool:
 
 def _num_rows(value: Any) -> int | None:
     """Return the length of the first axis of an array, a tensor or a list; None of all else."""
-    has_rows = isinstance(value, (tuple, list))
-    if isinstance(value, (Tensor, np.ndarray)):
-        has_rows = value.ndim > 0
+    has_rows = isinstance(value, (tuple, list)) or getattr(value, 'ndim', 0) > 0
     return len(value) if has_rows else None
 
 
