@@ -202,8 +202,9 @@ def compare(
             ``(N, K, H, W)`` or volumes; ``(N,)`` or K = 1 for class 1 of two.
         b: Probabilities of the other model, of the same shape.
         labels: True classes, as :func:`~mmcalib.measure` takes them.
-        metrics: A name, or several. Those that need more than bins and sums of each image, such as
-            AECE, have a difference without an interval.
+        metrics: A name, or several; by default those of :func:`~mmcalib.measure`, which has the ECE
+            of P(y = 1) of two classes. Those that need more than bins and sums of each image, such
+            as AECE, have a difference without an interval.
         interval: Level of the intervals.
         groups: N names of the groups that are independent, in place of the images: the patient of
             each slice, the video of each frame.
@@ -216,10 +217,9 @@ def compare(
             one, labels out of range, arrays of different shapes, several labels of each image, or
             no valid prediction.
     """
-    names = metric_names(metrics)
-    check_interval('interval', interval, names)
-    measurement_a = Measurement(names, num_bins=num_bins, keeps_images=True)
-    measurement_b = Measurement(names, num_bins=num_bins, keeps_images=True)
+    check_interval('interval', interval, metric_names(metrics))
+    measurement_a = Measurement(metrics, num_bins=num_bins, keeps_images=True)
+    measurement_b = Measurement(metrics, num_bins=num_bins, keeps_images=True)
     predictions_a = read_side('a', a, labels, ignore_index)
     predictions_b = read_side('b', b, labels, ignore_index)
     check_pair(predictions_a, predictions_b)
@@ -228,7 +228,7 @@ def compare(
     unit = 'image' if predictions_a.are_maps else 'prediction'
     group_of_image = measurement_a.number_groups(groups)
     return compare_tables(
-        names,
+        measurement_a.names,
         dict(measurement_a.measured()),
         dict(measurement_b.measured()),
         measurement_a.image_tables(group_of_image),

@@ -186,3 +186,15 @@ def test_rates_sentence_of_exchanged_classes_asks_for_the_other_one():
     assert 'given in its place' not in str(
         mmcalib.measure(probs, labels, 'rate_gap', interval=0.95)
     )
+
+
+@pytest.mark.parametrize('as_column', [True, False])
+def test_compare_of_two_classes_has_the_ece_of_class_1_by_default(as_column):
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(300, generator=generator)
+    labels = (torch.rand(300, generator=generator) < probs).long()
+    if not as_column:
+        probs = torch.stack([1 - probs, probs], dim=1)
+    comparison = mmcalib.compare(probs, probs, labels)
+    assert next(iter(comparison)) == 'ClasswiseECE'
+    assert 'ECE of P(y = 1) (%)' in str(comparison)
