@@ -514,7 +514,7 @@ def on_device(values: Mapping[str, Tensor | float], device: torch.device) -> dic
     """Return numbers and tensors as float64 on a device."""
     tensors = {}
     for name, value in values.items():
-        tensors[name] = torch.as_tensor(value, dtype=torch.float64).to(device)
+        tensors[name] = torch.as_tensor(value, dtype=torch.float64, device=device)
     return tensors
 
 
