@@ -514,7 +514,9 @@ def on_device(values: Mapping[str, Tensor | float], device: torch.device) -> dic
     """Return numbers and tensors as float64 on a device."""
     tensors = {}
     for name, value in values.items():
-        tensors[name] = torch.as_tensor(value, dtype=torch.float64, device=device)
+        if not torch.is_tensor(value):  # A default device must not make it.
+            value = torch.tensor(value, dtype=torch.float64, device='cpu')
+        tensors[name] = value.to(device, torch.float64)
     return tensors
 
 
