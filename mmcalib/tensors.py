@@ -159,6 +159,16 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.is_floating_point() and values.element_size() < 4 else values
 
 
+def plain_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor without a subclass that follows its operations, such as MONAI's MetaTensor.
+
+    A subclass that dispatches them itself stays, since PyTorch before 2.7 cannot take it off.
+    """
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return tensor
+    return tensor.as_subclass(Tensor)
+
+
 def on_float64_device(values: Tensor) -> Tensor:
     """Return values where they are, or on the CPU if their device has no float64, as Apple's MPS.
 

@@ -25,6 +25,7 @@ from mmcalib.tensors import (
     check_range,
     check_softmax_logits,
     on_float64_device,
+    plain_tensor,
 )
 
 # Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
@@ -100,7 +101,7 @@ class Contract:
         """
         scores = on_float64_device(scores)
         scores = scores[:, None] if scores.ndim == 1 else scores
-        labels = without_class_axis(scores, labels.as_subclass(Tensor).to(scores.device))
+        labels = without_class_axis(scores, plain_tensor(labels).to(scores.device))
         if valid is not None:
             valid = without_class_axis(scores, valid.to(scores.device))
         several_labels = labels.shape == scores.shape and scores.ndim == 2 and scores.shape[1] > 1

@@ -28,7 +28,7 @@ from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signat
 from mmcalib.predictions.model_logits import Logits, find_logits
 from mmcalib.predictions.progress import progress
 from mmcalib.predictions.ranks import check_reads_all
-from mmcalib.tensors import on_float64_device, unchanged_randomness
+from mmcalib.tensors import on_float64_device, plain_tensor, unchanged_randomness
 
 
 def read_loader(
@@ -151,7 +151,7 @@ class BatchReader:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(0)
             output = run_model(self.model, copy_inputs(inputs, self.device))
-            return on_float64_device(find_logits(output, self.logits).as_subclass(Tensor))
+            return on_float64_device(plain_tensor(find_logits(output, self.logits)))
 
 
 @contextmanager
