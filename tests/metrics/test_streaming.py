@@ -406,12 +406,12 @@ def all_values(values):
     return result
 
 
-def assert_same_values(actual, expected):
+def assert_same_values(actual, expected, *, rtol=1e-12):
     actual = all_values(actual)
     expected = all_values(expected)
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(actual[name], value, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(actual[name], value, rtol=rtol, err_msg=name)
 
 
 # Kind of predictions and options; the limits of exact fine bins are passed before and after a save.
@@ -438,6 +438,8 @@ def test_stream_saved_or_merged_equals_one_that_never_stopped(
     monkeypatch.setattr(streaming, 'ROWS_OF_LABELS', 20)
     options = dict(options, metrics=['ECE', 'AUROC', 'NLL', 'ClasswiseECE'], ignore_index=255)
     batches = batches_of_kind(kind)
+    # Several labels are counted in blocks, at whose ends AVX2 rounds sigmoids otherwise.
+    rtol = 1e-7 if kind == 'labels' else 1e-12
     half = len(batches) // 2
     expected = stream_of(batches, **options).compute()
 
@@ -448,13 +450,13 @@ def test_stream_saved_or_merged_equals_one_that_never_stopped(
     for stream in (saved, resumed):
         for batch in batches[half:]:
             stream.update(*batch)
-        assert_same_values(stream.compute(), expected)
+        assert_same_values(stream.compute(), expected, rtol=rtol)
 
     merged = stream_of(batches[:half], **options)
     other = stream_of(batches[half:], **options)
     values_of_other = other.compute()
     merged.merge(other)
-    assert_same_values(merged.compute(), expected)
+    assert_same_values(merged.compute(), expected, rtol=rtol)
     assert_same_values(other.compute(), values_of_other)
 
 
