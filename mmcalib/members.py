@@ -24,7 +24,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """What a model averages.
+    """Options of a mean: its members, the views of an image, and passes with dropout.
 
     Attributes:
         members: Config and checkpoint of each network.

@@ -21,7 +21,7 @@ DROPPED_BITS = 12  # A rounded code of the confidence loses so many last bits.
 # share of its predictions. So a map keeps at most 100 kB.
 COARSE_DROPPED_BITS = 16
 LIGHT_SHARE = 1 / 256
-# So many fine bins take longer to sum than to round.
+# Parts with this number of fine bins take longer to sum than to round.
 BINS_PER_MERGE = 1 << 15
 CONDENSED_SIZE = 6144
 # The bins of each class are kept of so many classes: 11 kB of an image, for 30 classes and 15 bins.
