@@ -375,6 +375,29 @@ def test_calibrate_sigmoid_by_default_folds_platt_that_test_and_onnx_predict(
     np.testing.assert_allclose(np.concatenate(exported), actual[:4], atol=1e-5)
 
 
+def test_calibrate_two_logits_by_default_folds_platt_that_test_and_onnx_predict(run):
+    _, _, samples = test_head(run, 'two logits')
+    before, _ = probability_maps(samples)
+    content, _ = calibrate_head(run, 'two logits', '--test')
+    record = record_in(content)
+    assert record['method'] == 'platt'
+    assert record['layers'] == ['decode_head.conv_seg']
+    result, _, samples = test_head(run, 'two logits', checkpoint='out.pth')
+    actual, _ = probability_maps(samples)
+    learned = record['parameters']
+    expected = (learned['scale'] * before.double().logit() + learned['shift']).sigmoid()
+    torch.testing.assert_close(actual.double(), expected, atol=1e-4, rtol=0)
+    for metric in ('ClasswiseECE', 'NLL'):
+        value = result['metrics'][f'calibration/{metric}']
+        assert value == pytest.approx(record['tested']['after'][metric], abs=1e-3)
+    run('export.py', 'two_logits.py', 'out.pth', '--out', 'out.onnx', '--overwrite')
+    _, batch = model_and_batch('two_logits.py', 'test', 2)
+    session = onnxruntime.InferenceSession('out.onnx')
+    for image, probs in zip(batch['inputs'], actual, strict=False):
+        (outputs,) = session.run(None, {'pixels': image.float().numpy()[None]})
+        np.testing.assert_allclose(outputs[0, 1], probs[0], atol=1e-5)
+
+
 def probabilities(sample):
     """Return the probabilities of a sample's sigmoids, ``(L,)`` or ``(1, H, W)``."""
     scores = sample['seg_logits']['data'] if 'seg_logits' in sample else sample['pred_score']
