@@ -341,7 +341,9 @@ class LogitScaler(BaseEstimator):
     @staticmethod
     def probabilities(logits: Tensor) -> Tensor:
         """Return the probabilities of logits as they are."""
-        return with_other_class(logits).softmax(dim=1)
+        if logits.shape[1] == 1:  # A softmax of 0 and infinity would be NaN.
+            return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
+        return logits.softmax(dim=1)
 
     def _scale(
         self, logits: Any, convert: Callable[[Tensor], Tensor], *, may_be_probabilities: bool = True

@@ -219,3 +219,10 @@ def test_scaler_invalid_parameter_raises_with_value_and_file(method, tmp_path):
     tensors = {name: torch.tensor(value) for name, value in parameters.items()}
     with pytest.raises(UserError, match=message):
         AttachedScaling(method).load_state_dict(tensors)
+
+
+@pytest.mark.parametrize('method', ['temperature', 'platt'])
+def test_predict_proba_of_certain_log_odds_are_0_and_1(method):
+    scaler = SCALERS[method]().fit([[-2.0], [-1.0], [0.5], [1.0], [2.0]], [0, 1, 0, 1, 1])
+    probs = scaler.predict_proba(np.array([[-np.inf], [np.inf]]))
+    assert probs.tolist() == [[1, 0], [0, 1]]
