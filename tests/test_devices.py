@@ -23,7 +23,7 @@ from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS, load_scaler
 from mmcalib.posthoc.attached import scaling_module
-from mmcalib.predictions.mean import PredictionMean
+from mmcalib.predictions.average import PredictionMean
 
 LOSSES = {
     **{name: case.build for name, case in CASES.items()},

@@ -30,7 +30,7 @@ import mmcalib
 from mmcalib import losses, measure
 from mmcalib.losses import CalibrationLoss, CombinedLoss
 from mmcalib.metrics import PROTOCOLS, definitions
-from mmcalib.metrics.names import unit_and_better
+from mmcalib.metrics.metric_text import unit_and_better
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config

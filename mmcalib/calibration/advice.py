@@ -11,7 +11,7 @@ from mmcalib.calibration.choose import INDISTINCT, LEAST_GROUPS, errors_from_one
 from mmcalib.calibration.data_checks import NO_INFORMATION, SAME_ORDER
 from mmcalib.calibration.find_layer import layer_text
 from mmcalib.calibration.independent_groups import FOLDS
-from mmcalib.metrics.names import PREFIX, better_rule, number_text
+from mmcalib.metrics.metric_text import PREFIX, better_rule, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.per_label import ScalerPerLabel, label_names, shared_sentence
 from mmcalib.posthoc.temperature_search import INFORMATIVE

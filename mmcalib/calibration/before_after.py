@@ -15,8 +15,8 @@ from mmcalib.metrics.intervals import bootstrap_weights, metric_values
 from mmcalib.metrics.measurement import DEFAULT_METRICS
 from mmcalib.metrics.streaming import StreamingMetrics
 from mmcalib.posthoc.per_label import Scaler
+from mmcalib.predictions.distributed import gather_one_process
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.ranks import gather_one_process
 
 # The number of logits that are scaled and measured at a time.
 MOST_LOGITS = 1_000_000

@@ -18,8 +18,8 @@ from mmcalib.calibration.fit import checked_batches, fit_scaling
 from mmcalib.calibration.held_out import draw_held_out
 from mmcalib.calibration.loader_source import LoaderSource
 from mmcalib.calibration.prove import OriginalLogits, prove
+from mmcalib.choices import AUTO
 from mmcalib.errors import UserError
-from mmcalib.names import AUTO
 from mmcalib.options import check_choice, suggests_arguments
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, scaling_module
 from mmcalib.posthoc.class_prior import check_class_prior
@@ -28,10 +28,10 @@ from mmcalib.posthoc.model_copy import copy_model, refused_calls
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
+from mmcalib.predictions.find_logits import Logits
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 from mmcalib.predictions.model_inputs import model_remedy
-from mmcalib.predictions.model_logits import Logits
 
 
 @suggests_arguments

@@ -16,7 +16,7 @@ from mmcalib.calibration.fit import Fitted
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.calibration.prove import Placement
 from mmcalib.files import without_nan
-from mmcalib.metrics.names import PREFIX, metric_heading, number_text
+from mmcalib.metrics.metric_text import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.per_label import MOST_LABELS, Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import values_text
 from mmcalib.tables import TextTable

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from mmcalib.calibration.cross_fit import fit_folds
 from mmcalib.calibration.held_out import HeldOut
+from mmcalib.choices import AUTO
 from mmcalib.errors import UserError
 from mmcalib.metrics.image_scores import image_risks
-from mmcalib.names import AUTO
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.fit_rows import group_sums

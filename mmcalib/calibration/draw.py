@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mmcalib.calibration.source import Source
+from mmcalib.choices import NUM_SAMPLES
 from mmcalib.errors import UserError
-from mmcalib.names import NUM_SAMPLES
 from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 
 # A prime above the number of images, so that those of two seeds seldom meet.

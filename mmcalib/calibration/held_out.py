@@ -15,7 +15,7 @@ from mmcalib.calibration.independent_groups import FOLDS, Groups, independent_gr
 from mmcalib.calibration.source import Source
 from mmcalib.errors import UserError
 from mmcalib.posthoc.temperature_search import information
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 

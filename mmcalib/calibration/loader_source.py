@@ -14,12 +14,12 @@ from mmcalib.errors import UserError
 from mmcalib.posthoc.fit_rows import group_sums, split_rows
 from mmcalib.posthoc.masked_classes import masked_logits
 from mmcalib.predictions.batches import Unpack
-from mmcalib.predictions.groups import check_order
+from mmcalib.predictions.distributed import gather_one_process
+from mmcalib.predictions.find_logits import Logits
+from mmcalib.predictions.group_names import check_order
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.loader import read_loader, reader
-from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import gather_one_process
 
 
 class LoaderSource:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mmcalib.choices import AUTO, CRITERIA, METHODS, NUM_SAMPLES
 from mmcalib.cli.options import REQUIRED, option
 from mmcalib.cli.shared import MeanOptions, RunnerOptions, limit_option
-from mmcalib.names import AUTO, CRITERIA, METHODS, NUM_SAMPLES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mmcalib.choices import LITE_VARIANTS
 from mmcalib.cli.options import Options, option, positional
-from mmcalib.names import LITE_VARIANTS
 
 
 @dataclass(frozen=True, kw_only=True)

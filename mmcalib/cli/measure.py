@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmcalib.choices import AUTO, METHODS
 from mmcalib.cli.options import Options, option, positional
 from mmcalib.cli.shared import PredictionFileOptions
 from mmcalib.errors import UserError
-from mmcalib.names import AUTO, METHODS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mmcalib.choices import PROTOCOLS
 from mmcalib.cli.options import Options, option, positional
-from mmcalib.names import PROTOCOLS
 
 
 @dataclass(frozen=True, kw_only=True)

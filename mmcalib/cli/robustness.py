@@ -10,6 +10,7 @@ from argparse import Action, ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mmcalib.choices import CORRUPTION_GROUPS, SEVERITIES
 from mmcalib.cli.options import option, positional
 from mmcalib.cli.shared import (
     CONFIG_HELP,
@@ -18,7 +19,6 @@ from mmcalib.cli.shared import (
     limit_option,
     split_option,
 )
-from mmcalib.names import CORRUPTION_GROUPS, SEVERITIES
 
 
 class NamedFiles(Action):

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mmcalib.choices import EVALUATIONS
 from mmcalib.cli.options import Options, option
 from mmcalib.cli.parser import ToolParser
 from mmcalib.members import Averaging, split_members
-from mmcalib.names import EVALUATIONS
 
 CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
 AMP_HELP = 'train in mixed precision (GPU only)'

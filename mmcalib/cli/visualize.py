@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmcalib.choices import ROBUSTNESS_FIGURES
 from mmcalib.cli.options import Options
 from mmcalib.cli.parser import ToolParser
-from mmcalib.names import ROBUSTNESS_FIGURES
 
 KIND_DESCRIPTIONS = {
     'reliability': 'reliability diagrams',

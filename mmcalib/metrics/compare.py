@@ -13,7 +13,13 @@ from mmcalib.metrics.definitions import find_metric, metric_names
 from mmcalib.metrics.intervals import check_interval, has_formula
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.measurement import DEFAULT_METRICS, Measurement
-from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading, number_text, unit_and_better
+from mmcalib.metrics.metric_text import (
+    INTERVAL,
+    PREFIX,
+    metric_heading,
+    number_text,
+    unit_and_better,
+)
 from mmcalib.metrics.paired_intervals import Mean, difference_intervals
 from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.options import suggests_arguments

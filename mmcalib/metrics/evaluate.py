@@ -13,11 +13,11 @@ from mmcalib.metrics.streaming import StreamingMetrics, Values
 from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.batches import Unpack
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.distributed import gather_one_process
+from mmcalib.predictions.find_logits import Logits
+from mmcalib.predictions.group_names import group_numbers
 from mmcalib.predictions.loader import read_loader
 from mmcalib.predictions.model_inputs import model_remedy
-from mmcalib.predictions.model_logits import Logits
-from mmcalib.predictions.ranks import gather_one_process
 
 
 @suggests_arguments

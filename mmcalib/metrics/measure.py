@@ -11,9 +11,9 @@ from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.streaming import StreamingMetrics, Values
 from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.distributed import gather_one_process
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.image_predictions import ImagePredictions
-from mmcalib.predictions.ranks import gather_one_process
 
 
 @suggests_arguments

@@ -11,7 +11,7 @@ import numpy as np
 
 from mmcalib.files import without_nan
 from mmcalib.metrics.class_rates import ClassRates
-from mmcalib.metrics.names import INTERVAL, MACRO, PREFIX, metric_heading, number_text
+from mmcalib.metrics.metric_text import INTERVAL, MACRO, PREFIX, metric_heading, number_text
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.tables import TextTable
 

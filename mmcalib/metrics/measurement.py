@@ -30,7 +30,7 @@ from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.unit_tables import UnitTables, concatenate_tables, tables_of_rows
 from mmcalib.options import check_choice, check_integer
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 DEFAULT_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')

@@ -10,7 +10,7 @@ import numpy as np
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import find_metric
-from mmcalib.metrics.names import INTERVAL, PREFIX, number_text
+from mmcalib.metrics.metric_text import INTERVAL, PREFIX, number_text
 
 
 class Requirement(NamedTuple):

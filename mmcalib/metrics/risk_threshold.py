@@ -33,7 +33,7 @@ from mmcalib.metrics.log_bins import (
 from mmcalib.options import check_share, suggests_arguments
 from mmcalib.predictions.arrays import Array
 from mmcalib.predictions.from_arrays import read_arrays
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 from mmcalib.predictions.image_predictions import ImagePredictions
 
 # The tests begin at these thresholds, on their way from the strictest threshold to the loosest.

@@ -17,14 +17,14 @@ from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.measured import Measured, Value
 from mmcalib.metrics.measurement import DEFAULT_METRICS, Measurement
-from mmcalib.metrics.names import MACRO
+from mmcalib.metrics.metric_text import MACRO
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array, as_scores
 from mmcalib.predictions.contract import Contract
+from mmcalib.predictions.distributed import gather_objects, rank_and_world_size
 from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
-from mmcalib.predictions.ranks import gather_objects, rank_and_world_size
 
 # Several labels are counted when so many rows wait.
 ROWS_OF_LABELS = 4096

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from mmcalib.calibration.choose import default_scaler
 from mmcalib.calibration.find_layer import layers_for
 from mmcalib.calibration.prove import OriginalLogits, Placement
+from mmcalib.choices import AUTO
 from mmcalib.errors import UserError
-from mmcalib.names import AUTO
 from mmcalib.openmmlab.calibrated_model import is_calibrated, logits_behind
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.openmmlab.heads import (
@@ -31,11 +31,11 @@ from mmcalib.posthoc.affine import TemperatureScaler, VectorScaler
 from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.distributed import dataset_index
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatch, KeptBatches
 from mmcalib.predictions.progress import progress
-from mmcalib.predictions.ranks import dataset_index
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single
 
 

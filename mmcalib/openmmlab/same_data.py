@@ -20,7 +20,7 @@ from mmengine.logging import print_log
 from mmengine.registry import DATASETS
 from torch import Tensor
 
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 
 # A digest of data looks into so many of their samples, and reads so many bytes of each file.
 MOST_OPENED = 256

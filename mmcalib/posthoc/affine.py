@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmcalib.choices import CRITERIA
 from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
-from mmcalib.names import CRITERIA
 from mmcalib.options import check_choice, check_number
 from mmcalib.posthoc.fit_rows import (
     logits_for_passes,

@@ -17,8 +17,8 @@ from mmcalib.options import check_choice, check_integer
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.predictions.find_logits import Logits, find_logits, logits_key
 from mmcalib.predictions.model_inputs import forward_signature
-from mmcalib.predictions.model_logits import Logits, find_logits, logits_key
 from mmcalib.tensors import at_least_single, is_exporting, on_float64_device
 from mmcalib.texts import command_text
 

@@ -22,12 +22,12 @@ from mmcalib.errors import UserError
 from mmcalib.predictions.arrays import Array, as_tensors
 from mmcalib.predictions.batches import Unpack, check_is_loader, split_batch
 from mmcalib.predictions.contract import Contract
+from mmcalib.predictions.distributed import check_reads_all
+from mmcalib.predictions.find_logits import Logits, find_logits
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signature, run_model
-from mmcalib.predictions.model_logits import Logits, find_logits
 from mmcalib.predictions.progress import progress
-from mmcalib.predictions.ranks import check_reads_all
 from mmcalib.tensors import on_float64_device, plain_tensor, unchanged_randomness
 
 

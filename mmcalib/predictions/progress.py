@@ -8,7 +8,7 @@ from operator import length_hint
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.predictions.ranks import rank_and_world_size
+from mmcalib.predictions.distributed import rank_and_world_size
 
 
 def progress(items: Iterable, text: str, *, transient: bool = False) -> Iterable:

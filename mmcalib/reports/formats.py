@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.metrics.names import INTERVAL, metric_heading, number_text
+from mmcalib.metrics.metric_text import INTERVAL, metric_heading, number_text
 from mmcalib.reports.reported_runs import ReportedRun
 from mmcalib.reports.shifts import common_metrics, metrics_by_part, tests_by_group
 from mmcalib.reports.tables import Row, Table

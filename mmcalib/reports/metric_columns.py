@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mmcalib.metrics.names import (
+from mmcalib.metrics.metric_text import (
     AECE,
     CLASSWISE_ECE,
     ECE,

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
+from mmcalib.choices import OOD_GROUPS
 from mmcalib.files import EARLIER, EARLY_STOP, RESULTS, SWEEP, VALIDATION_RESULTS
-from mmcalib.metrics.names import OOD
-from mmcalib.names import OOD_GROUPS
+from mmcalib.metrics.metric_text import OOD
 from mmcalib.reports.contents import unify_data, unify_trainings
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 
+from mmcalib.choices import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS
 from mmcalib.files import RESULTS
-from mmcalib.metrics.names import AECE, AUGRC, ECE, NLL, QUALITIES, worst_value
-from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS
+from mmcalib.metrics.metric_text import AECE, AUGRC, ECE, NLL, QUALITIES, worst_value
 from mmcalib.reports.metric_columns import CLEAN, MEAN, WORST
 from mmcalib.runs.record import CONTENT, Record
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mmcalib.metrics.names import ACCURACIES, PREFIX, metric_name
-from mmcalib.names import SHORT_NAMES, SYMBOLS
+from mmcalib.choices import SHORT_NAMES, SYMBOLS
+from mmcalib.metrics.metric_text import ACCURACIES, PREFIX, metric_name
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.metric_columns import metric_columns
 from mmcalib.reports.reported_runs import ReportedRun

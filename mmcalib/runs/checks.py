@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
-from mmcalib.metrics.names import AACC, INTERVAL, MIOU, better_rule
+from mmcalib.metrics.metric_text import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from mmcalib.names import SHORT_NAMES, SYMBOLS
+from mmcalib.choices import SHORT_NAMES, SYMBOLS
 from mmcalib.runs.record import Record, view_count
 
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.

@@ -8,8 +8,7 @@ from numbers import Real
 from pathlib import Path
 from shlex import quote
 
-from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics import names as keys
+from mmcalib.metrics import CalibrationStatistics, metric_text
 from mmcalib.metrics.calibration_errors import gap
 from mmcalib.metrics.class_rates import LEAST_POINTS, ClassRates
 from mmcalib.metrics.intervals import interval_values
@@ -33,23 +32,23 @@ def summary_lines(record: Record, statistics: CalibrationStatistics | None = Non
     metrics = dict(record.metrics)
     if statistics is not None and not statistics.num_predictions:
         statistics = None
-    if statistics is not None and keys.GAP not in metrics:
+    if statistics is not None and metric_text.GAP not in metrics:
         metrics |= measured_gap(statistics)
     toolbox_rows, calibration_rows = metric_rows(metrics, record.num_classes)
     if statistics is not None:
         calibration_rows = counted_rows(metrics, statistics) | calibration_rows
-    if keys.ACCURACY in calibration_rows:
-        _, value, remark = calibration_rows[keys.ACCURACY]
+    if metric_text.ACCURACY in calibration_rows:
+        _, value, remark = calibration_rows[metric_text.ACCURACY]
         # The accuracy of all predictions has a name of its own in both toolboxes.
-        for key in (keys.TOP1, keys.AACC):
+        for key in (metric_text.TOP1, metric_text.AACC):
             if key in toolbox_rows and toolbox_rows[key][1] == value:
                 toolbox_rows[key] = (key, value, remark)
-                calibration_rows.pop(keys.ACCURACY, None)
-    if keys.CONFIDENCE in calibration_rows:
-        _, value, remark = calibration_rows[keys.CONFIDENCE]
-        calibration_rows[keys.CONFIDENCE] = ('mean confidence', value, remark)
+                calibration_rows.pop(metric_text.ACCURACY, None)
+    if metric_text.CONFIDENCE in calibration_rows:
+        _, value, remark = calibration_rows[metric_text.CONFIDENCE]
+        calibration_rows[metric_text.CONFIDENCE] = ('mean confidence', value, remark)
     rows = list(toolbox_rows.values())
-    for key in (keys.ACCURACY, keys.CONFIDENCE, keys.GAP):
+    for key in (metric_text.ACCURACY, metric_text.CONFIDENCE, metric_text.GAP):
         if key in calibration_rows:
             rows.append(calibration_rows.pop(key))
     rows += calibration_rows.values()
@@ -105,19 +104,19 @@ def metric_rows(
 
     Of two classes, the error of P(y = 1) is the first of ours.
     """
-    interval_keys = {f'{key}{end}' for key in metrics for end in keys.INTERVAL}
+    interval_keys = {f'{key}{end}' for key in metrics for end in metric_text.INTERVAL}
     toolbox_rows = {}
     calibration_rows = {}
     keys_in_order = [*metrics]
-    if num_classes == 2 and keys.CLASSWISE_ECE in metrics:
-        keys_in_order.remove(keys.CLASSWISE_ECE)
-        keys_in_order.insert(0, keys.CLASSWISE_ECE)
+    if num_classes == 2 and metric_text.CLASSWISE_ECE in metrics:
+        keys_in_order.remove(metric_text.CLASSWISE_ECE)
+        keys_in_order.insert(0, metric_text.CLASSWISE_ECE)
     for key in keys_in_order:
         text = value_text(key, metrics[key])
-        if not key.startswith(keys.PREFIX):
+        if not key.startswith(metric_text.PREFIX):
             toolbox_rows[key] = (key, text, '')
         elif key not in interval_keys:
-            name = keys.metric_name(key, num_classes=num_classes)
+            name = metric_text.metric_name(key, num_classes=num_classes)
             calibration_rows[key] = (name, text, interval_remark(metrics, key))
     return toolbox_rows, calibration_rows
 
@@ -126,33 +125,33 @@ def counted_rows(metrics: Mapping, statistics: CalibrationStatistics) -> dict[st
     """Return accuracy and mean confidence of the predictions that a metric has counted."""
     count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
     rows = {}
-    if not any(key.startswith(keys.TOP1) for key in metrics):
+    if not any(key.startswith(metric_text.TOP1) for key in metrics):
         remark = f'of {statistics.num_predictions:,} predictions'
-        rows[keys.ACCURACY] = ('accuracy', f'{100 * correct / count:.2f} %', remark)
-    rows[keys.CONFIDENCE] = ('mean confidence', f'{100 * confidence / count:.2f} %', '')
+        rows[metric_text.ACCURACY] = ('accuracy', f'{100 * correct / count:.2f} %', remark)
+    rows[metric_text.CONFIDENCE] = ('mean confidence', f'{100 * confidence / count:.2f} %', '')
     return rows
 
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     """Return the gap between confidence and accuracy, with its interval where images are known."""
-    metrics = {keys.GAP: gap(statistics.narrow_bins).item()}
+    metrics = {metric_text.GAP: gap(statistics.narrow_bins).item()}
     tables = statistics.unit_tables()
     if tables is not None:
         ends = interval_values(['gap'], tables, level=0.95)
         for name, end in ends.items():
-            metrics[f'{keys.PREFIX}{name}'] = end
+            metrics[f'{metric_text.PREFIX}{name}'] = end
     return metrics
 
 
 def interval_remark(metrics: Mapping, key: str) -> str:
     """Return the interval of a metric, and what that of a gap says; nothing without one."""
-    low_key, high_key = (f'{key}{end}' for end in keys.INTERVAL)
+    low_key, high_key = (f'{key}{end}' for end in metric_text.INTERVAL)
     if low_key not in metrics:
         return ''
     low = metrics[low_key]
     high = metrics[high_key]
     text = f'interval {value_text(key, low).removesuffix(" %")} to {value_text(key, high)}'
-    if key != keys.GAP:
+    if key != metric_text.GAP:
         return text
     if low > 0:
         verdict = 'over-confident'
@@ -167,10 +166,10 @@ def value_text(key: str, value: object) -> str:
     """Return a metric's value with its unit."""
     if not isinstance(value, Real):
         return str(value)
-    text = keys.number_text(value, key)
-    if key == keys.GAP and value >= 0:
+    text = metric_text.number_text(value, key)
+    if key == metric_text.GAP and value >= 0:
         text = f'+{text}'
-    return f'{text} %' if keys.is_percentage(key) else text
+    return f'{text} %' if metric_text.is_percentage(key) else text
 
 
 def heading(record: Record) -> str:

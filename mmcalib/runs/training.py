@@ -12,8 +12,8 @@ from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import EpochBasedTrainLoop
 
+from mmcalib.choices import SYMBOLS
 from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS, write_json
-from mmcalib.names import SYMBOLS
 from mmcalib.openmmlab.heads import predicting_items
 from mmcalib.openmmlab.same_data import data_content
 from mmcalib.runs.config_tree import (

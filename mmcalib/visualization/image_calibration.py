@@ -15,8 +15,8 @@ from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.streaming import StreamingMetrics
 from mmcalib.options import suggests_arguments
 from mmcalib.predictions.arrays import Array
+from mmcalib.predictions.distributed import gather_one_process
 from mmcalib.predictions.from_arrays import read_arrays
-from mmcalib.predictions.ranks import gather_one_process
 from mmcalib.visualization.panels import (
     PlottedRun,
     add_legend,

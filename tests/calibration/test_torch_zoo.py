@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import interpolate
 
 import mmcalib
-from mmcalib.predictions.model_logits import find_logits
+from mmcalib.predictions.find_logits import find_logits
 
 NUM_CLASSES = 4
 

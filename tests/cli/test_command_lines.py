@@ -13,7 +13,7 @@ import pytest
 import torch
 from commands import ROOT
 
-from mmcalib import __main__, __version__, names
+from mmcalib import __main__, __version__, choices
 from mmcalib.cli.options import REQUIRED, Options, option, positional
 from mmcalib.cli.parser import ToolParser
 from mmcalib.members import find_checkpoint
@@ -195,13 +195,13 @@ def test_options_required_missing_refused(capsys):
     assert 'the following arguments are required: --name' in capsys.readouterr().err
 
 
-def test_names_equal_those_of_package():
-    assert tuple(SCALERS) == names.METHODS
-    assert names.CRITERIA == affine.CRITERIA
-    assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
-    assert (*figures.SHIFT_FIGURES,) == names.ROBUSTNESS_FIGURES
+def test_choices_equal_those_of_package():
+    assert tuple(SCALERS) == choices.METHODS
+    assert choices.CRITERIA == affine.CRITERIA
+    assert tuple(sorted(protocols.PROTOCOLS)) == choices.PROTOCOLS
+    assert (*figures.SHIFT_FIGURES,) == choices.ROBUSTNESS_FIGURES
     data = (ROOT / 'configs/_base_/datasets').glob('*.py')
-    assert {*names.EVALUATIONS} == {
+    assert {*choices.EVALUATIONS} == {
         name for path in data for name in load_config(path).get('evaluations', ())
     }
 

@@ -5,7 +5,7 @@ import torch
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins import bin_index, bin_table
-from mmcalib.metrics.names import ECE
+from mmcalib.metrics.metric_text import ECE
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.figures import from_files as figures
 from mmcalib.visualization import ConfidenceView, to_rgb

@@ -4,8 +4,8 @@ import math
 
 from records import CE, member, model, trained, write
 
-from mmcalib.metrics.names import ECE
-from mmcalib.names import CORRUPTIONS
+from mmcalib.choices import CORRUPTIONS
+from mmcalib.metrics.metric_text import ECE
 
 LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])

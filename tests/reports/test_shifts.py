@@ -9,8 +9,8 @@ from drawings import draw_runs, words
 from records import CE, write
 from shifted_records import shifted_metrics, write_shifted_tests
 
-from mmcalib.metrics.names import ECE
-from mmcalib.names import BENCHMARK, CORRUPTIONS
+from mmcalib.choices import BENCHMARK, CORRUPTIONS
+from mmcalib.metrics.metric_text import ECE
 from mmcalib.reports.formats import robustness_table, tables_with_notes
 from mmcalib.reports.reported_runs import find_runs
 from mmcalib.reports.tables import tables_from_runs

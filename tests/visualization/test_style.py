@@ -8,8 +8,8 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from mmcalib.choices import SHORT_NAMES
 from mmcalib.errors import UserError
-from mmcalib.names import SHORT_NAMES
 from mmcalib.visualization.pixels import save_figure
 from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, run_looks
 

@@ -62,7 +62,7 @@ from mmcalib.metrics.intervals import (
     tail_probabilities,
 )
 from mmcalib.metrics.log_bins import count_in_log_bins, log_bin_thresholds
-from mmcalib.metrics.names import INTERVAL
+from mmcalib.metrics.metric_text import INTERVAL
 from mmcalib.metrics.paired_intervals import difference_intervals
 from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.tables import TextTable

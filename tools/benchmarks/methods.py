@@ -20,10 +20,10 @@ from mmcalib.calibration.choose import MOST_CLASSES, NONE
 from mmcalib.calibration.draw import draw_predictions
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.calibration.independent_groups import FOLDS, Groups
+from mmcalib.choices import NUM_SAMPLES
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.shared import ConfigOptions
 from mmcalib.metrics import image_risks, measure
-from mmcalib.names import NUM_SAMPLES
 from mmcalib.openmmlab.runner_source import RunnerSource
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.logits import with_other_class

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics.names import metric_name
+from mmcalib.metrics.metric_text import metric_name
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.metric_columns import HEADLINE
 

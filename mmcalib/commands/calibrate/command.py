@@ -25,6 +25,7 @@ from mmcalib.calibration.find_layer import find_place
 from mmcalib.calibration.fit import checked_batches, fit_scaling
 from mmcalib.calibration.held_out import HeldOut, draw_held_out
 from mmcalib.calibration.prove import Placement
+from mmcalib.choices import AUTO
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
 from mmcalib.commands.calibrate.refusals import (
@@ -41,7 +42,6 @@ from mmcalib.commands.calibrate.refusals import (
 )
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
 from mmcalib.errors import UserError
-from mmcalib.names import AUTO
 from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.runner_source import RunnerSource

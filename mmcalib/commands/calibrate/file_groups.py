@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.same_data import sample_ids
-from mmcalib.predictions.groups import check_workers, draw_indices, group_numbers
-from mmcalib.predictions.ranks import dataset_index
+from mmcalib.predictions.distributed import dataset_index
+from mmcalib.predictions.group_names import check_workers, draw_indices, group_numbers
 
 
 def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:

@@ -12,11 +12,11 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmcalib.choices import AUTO
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.held_out import MOST_LEARNED, shared_with
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
-from mmcalib.names import AUTO
 from mmcalib.options import check_integer
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.class_prior import check_class_prior

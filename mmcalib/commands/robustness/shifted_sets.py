@@ -12,6 +12,7 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
+from mmcalib.choices import CORRUPTION_SETS, CORRUPTIONS, SEVERITIES, select_corruptions
 from mmcalib.cli.robustness import RobustnessOptions
 from mmcalib.commands.robustness.corruption_places import (
     Place,
@@ -20,7 +21,6 @@ from mmcalib.commands.robustness.corruption_places import (
 )
 from mmcalib.commands.robustness.stored_sets import stored_datasets
 from mmcalib.errors import UserError
-from mmcalib.names import CORRUPTION_SETS, CORRUPTIONS, SEVERITIES, select_corruptions
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,
     check_size,

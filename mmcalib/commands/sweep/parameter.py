@@ -16,7 +16,7 @@ from mmcalib import losses
 from mmcalib.cli.shared import parse_options
 from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics import PROTOCOLS
-from mmcalib.metrics.names import PREFIX
+from mmcalib.metrics.metric_text import PREFIX
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.checks import building, measured_keys
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name

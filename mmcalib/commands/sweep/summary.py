@@ -14,7 +14,7 @@ from mmcalib.commands.sweep.trainings import Training
 from mmcalib.files import STATISTICS, SWEEP, file_name_for_split, whole_file
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values, metric_values
-from mmcalib.metrics.names import INTERVAL, PREFIX, metric_heading
+from mmcalib.metrics.metric_text import INTERVAL, PREFIX, metric_heading
 from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.metric_columns import metric_columns

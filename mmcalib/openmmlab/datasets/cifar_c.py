@@ -8,7 +8,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.names import SEVERITIES
+from mmcalib.choices import SEVERITIES
 from mmcalib.options import check_choice
 
 LABELS = 'labels.npy'

@@ -11,7 +11,7 @@ import torch
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-from mmcalib.names import OOD_GROUPS
+from mmcalib.choices import OOD_GROUPS
 
 # A config with one of these keys has a pipeline, its own or those of its parts.
 HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')

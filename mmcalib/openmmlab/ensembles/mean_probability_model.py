@@ -23,7 +23,7 @@ from mmcalib.openmmlab.sample_writing import (
     put_probabilities,
 )
 from mmcalib.options import check_integer, check_number
-from mmcalib.predictions.mean import PredictionMean
+from mmcalib.predictions.average import PredictionMean
 from mmcalib.tensors import check_finite, check_probabilities, check_range
 
 # The data sample to return and the mean so far, by the index of the image in its batch.
@@ -57,7 +57,7 @@ class MeanProbabilityModel(BaseTTAModel):
         temperature: Divisor of :math:`\log \bar p` (of a binary head, of the logit of the mean)
             before a softmax; None for 1.
         disagreement: Whether data samples get ``mutual_information``, see
-            :class:`~mmcalib.predictions.mean.PredictionMean`: a number of a
+            :class:`~mmcalib.predictions.average.PredictionMean`: a number of a
             classifier's, in ``disagreement`` as a map ``(1, H, W)`` of a segmentor's, with the
             classes of each prediction, ``(N, H, W)``.
 

@@ -9,6 +9,7 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
+from mmcalib.choices import OOD_GROUPS
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.counts import FineBinLimit
@@ -22,7 +23,6 @@ from mmcalib.metrics.ood_scores import (
     scores_of_probabilities,
 )
 from mmcalib.metrics.outcomes import check_predicted
-from mmcalib.names import OOD_GROUPS
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.samples import read_field, read_samples, with_logits
 from mmcalib.options import check_choices

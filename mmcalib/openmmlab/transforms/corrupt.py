@@ -9,8 +9,8 @@ from hashlib import blake2b
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
+from mmcalib.choices import CORRUPTION_GROUPS, CORRUPTIONS, SEVERITIES
 from mmcalib.errors import UserError
-from mmcalib.names import CORRUPTION_GROUPS, CORRUPTIONS, SEVERITIES
 from mmcalib.options import check_choice, check_integer
 from mmcalib.tensors import unchanged_randomness
 
@@ -37,7 +37,7 @@ class Corrupt:
     differences. The first two arguments are those of mmdetection's ``Corrupt``.
 
     Args:
-        corruption: Name of one of :data:`mmcalib.names.CORRUPTIONS`.
+        corruption: Name of one of :data:`mmcalib.choices.CORRUPTIONS`.
         severity: Severity from 1 to 5; 0 leaves the image as it is.
         seed: Seed of all random choices.
         channel_order: Channel order of the image: ``'bgr'``, as the toolboxes load files, or

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from mmcalib.errors import UserError
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.names import ECE, NLL, QUALITIES
+from mmcalib.metrics.metric_text import ECE, NLL, QUALITIES
 from mmcalib.reports.figures.severity import draw_severity
 from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import CLEAN

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.names import metric_heading
+from mmcalib.metrics.metric_text import metric_heading
 from mmcalib.options import check_choice
 from mmcalib.visualization.panels import (
     PlottedRun,

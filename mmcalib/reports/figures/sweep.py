@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from mmcalib.errors import UserError
-from mmcalib.metrics.names import ECE, INTERVAL, QUALITIES, metric_heading
+from mmcalib.metrics.metric_text import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.visualization.panels import (
     PlottedRun,
     add_legend,

@@ -9,7 +9,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from shifted import needs_extra
 
-from mmcalib.names import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS, select_corruptions
+from mmcalib.choices import BENCHMARK, CORRUPTION_GROUPS, CORRUPTIONS, select_corruptions
 from mmcalib.openmmlab.transforms import Corrupt, LabelUntrainedClasses
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,

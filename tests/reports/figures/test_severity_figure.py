@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mmcalib.metrics.names import ECE
+from mmcalib.metrics.metric_text import ECE
 from mmcalib.reports.figures.severity import draw_severity
 
 QUALITY = 'mIoU'

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from drawings import sweep
 
-from mmcalib.metrics.names import ECE
+from mmcalib.metrics.metric_text import ECE
 from mmcalib.reports.figures.sweep import draw_sweep
 
 QUALITY = 'mIoU'

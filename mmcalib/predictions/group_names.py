@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.predictions.ranks import unwrapped_loader
+from mmcalib.predictions.distributed import unwrapped_loader
 from mmcalib.tensors import unchanged_randomness
 
 RANDOM_SAMPLERS = (

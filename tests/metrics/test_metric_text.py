@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmcalib.metrics import names
+from mmcalib.metrics import metric_text
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.image_scores import FIGURES as IMAGE_FIGURES
 from mmcalib.metrics.ood_scores import FIGURES as OOD_FIGURES
@@ -21,11 +21,11 @@ from mmcalib.metrics.ood_scores import FIGURES as OOD_FIGURES
     ],
 )
 def test_metric_heading_and_better_rule_any_key(key, heading, rule):
-    assert names.metric_heading(key) == heading
-    assert names.better_rule(key) == rule
+    assert metric_text.metric_heading(key) == heading
+    assert metric_text.better_rule(key) == rule
 
 
 def test_units_every_metric_of_the_library_is_known():
     figures = (*OOD_FIGURES, *IMAGE_FIGURES)
-    expected = {*NAMES, *WITH_LEVEL, *(names.base_name(figure) for figure in figures)}
-    assert expected <= names.UNITS.keys()
+    expected = {*NAMES, *WITH_LEVEL, *(metric_text.base_name(figure) for figure in figures)}
+    assert expected <= metric_text.UNITS.keys()

@@ -22,7 +22,7 @@ from torch.utils.data import (
 from tqdm import tqdm
 
 import mmcalib
-from mmcalib.predictions.groups import group_numbers
+from mmcalib.predictions.group_names import group_numbers
 
 
 class BackwardsSampler(Sampler):

@@ -1,4 +1,4 @@
-"""Names that helps list and reports abbreviate, and defaults; torch is not imported."""
+"""Names among which options choose, abbreviations, and defaults; torch is not imported."""
 
 from __future__ import annotations
 
