@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, STATISTICS, VALIDATION_RESULTS, file_name_for_split
 from mmcalib.metrics.compare import Comparison, compare_tables
 from mmcalib.metrics.intervals import metric_values
+from mmcalib.metrics.metric_text import GAP, NLL, PREFIX
 from mmcalib.metrics.paired_intervals import Mean
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -81,21 +83,18 @@ def compare_tests(path_a: str, path_b: str, *, level: float = 0.95) -> Compariso
     test_b.statistics.image_groups = copies
     names, notes = compared_metrics(test_a, test_b)
     protocol = PROTOCOLS[test_a.statistics.protocol]
-    mean = None if protocol.images_per_unit is None else protocol.mean
-    tables_a = unit_tables(test_a.statistics, protocol.images_per_unit)
-    tables_b = unit_tables(test_b.statistics, protocol.images_per_unit)
     unit = 'image'
     if (protocol.images_per_unit or 1) > 1:
         unit = f'group of {protocol.images_per_unit} images'
     return compare_tables(
         names,
-        stored_values(test_a, names, tables_a, mean),
-        stored_values(test_b, names, tables_b, mean),
-        tables_a,
-        tables_b,
+        stored_values(test_a.statistics, names),
+        stored_values(test_b.statistics, names),
+        unit_tables(test_a.statistics),
+        unit_tables(test_b.statistics),
         level=level,
         unit=unit,
-        mean=mean,
+        mean=mean_over_units(test_a.statistics),
         notes=[f'A: {test_a.label}', f'B: {test_b.label}', *notes],
     )
 
@@ -200,8 +199,9 @@ def compared_metrics(test_a: SavedTest, test_b: SavedTest) -> tuple[list[str], l
     return names, [sentence]
 
 
-def unit_tables(statistics: CalibrationStatistics, images_per_unit: int | None) -> UnitTables:
+def unit_tables(statistics: CalibrationStatistics) -> UnitTables:
     """Return the tables of the images, or of the batches that a protocol averages over."""
+    images_per_unit = PROTOCOLS[statistics.protocol].images_per_unit
     if images_per_unit is None:
         return statistics.unit_tables()
     tables = replace(statistics, image_groups=None).unit_tables()
@@ -210,16 +210,43 @@ def unit_tables(statistics: CalibrationStatistics, images_per_unit: int | None) 
     return tables.sum_by(torch.arange(len(tables.bins), device='cpu') // images_per_unit)
 
 
-def stored_values(
-    test: SavedTest, names: list[str], tables: UnitTables, mean: Mean | None
-) -> dict[str, float]:
+def mean_over_units(statistics: CalibrationStatistics) -> Mean | None:
+    """Return the function by which a protocol averages; None if it pools all predictions."""
+    protocol = PROTOCOLS[statistics.protocol]
+    return None if protocol.images_per_unit is None else protocol.mean
+
+
+def stored_values(statistics: CalibrationStatistics, names: Sequence[str]) -> dict[str, float]:
     """Return the metrics of a test: from the tables of its units, or else as it printed them."""
+    tables = unit_tables(statistics)
     weights = torch.ones(1, len(tables.bins), dtype=torch.float64, device='cpu')
-    computed = metric_values(names, tables, weights, mean=mean)
+    computed = metric_values(names, tables, weights, mean=mean_over_units(statistics))
     values = {}
     for name in names:
         if name in computed:
             values[name] = computed[name].item()
         else:
-            values[name] = test.statistics.metrics[name]
+            values[name] = statistics.metrics[name]
     return values
+
+
+def unprinted_metrics(folder: Path, record: Record) -> dict[str, float]:
+    """Return gap and NLL of a test that did not print them, by key, from its statistics.
+
+    A test without statistics of each image has none.
+    """
+    keys = [key for key in (GAP, NLL) if key not in record.metrics]
+    if not keys or not any(key.startswith(PREFIX) for key in record.metrics):
+        return {}
+    try:
+        statistics = CalibrationStatistics.load(
+            folder / file_name_for_split(STATISTICS, record.split)
+        )
+    except (OSError, ValueError):
+        return {}  # A page names the file, of which it has no diagram.
+    if statistics.image_bins is None or not statistics.num_predictions:
+        return {}
+    if statistics.image_sums is None:
+        keys = [key for key in keys if key != NLL]
+    values = stored_values(statistics, [key.removeprefix(PREFIX) for key in keys])
+    return {f'{PREFIX}{name}': value for name, value in values.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -42,12 +42,14 @@ class PageFigure:
         kind: Key of :data:`~mmcalib.reports.figures.from_files.FIGURE_KINDS`.
         runs: Contents of the files that it is drawn from, by the names of the runs.
         drawing: Options of the function that draws it.
+        shown: The runs that it shows, behind the caption: the folder of one, the titles of several.
     """
 
     caption: str
     kind: str
     runs: Mapping[str, Any]
     drawing: Mapping[str, Any] = field(default_factory=dict)
+    shown: str = ''
 
 
 @dataclass
@@ -122,7 +124,8 @@ def render_page(
             if folder is not None:
                 name = f'{num_drawn:02}_{_file_name(page_figure.caption)}.{figure_format}'
                 save_figure(figure, Path(folder, name))
-            section.pictures.append(_picture(figure, page_figure.caption))
+            caption = ': '.join(filter(None, [page_figure.caption, page_figure.shown]))
+            section.pictures.append(_picture(figure, caption))
     template = environment().get_template('report.html')
     return template.render(
         title='Calibration report',
@@ -170,8 +173,10 @@ def _add_test_figures(section: Section, rows: Sequence[Row]) -> None:
     """Add the figures of tests on test data: one run of each row, and all of these together."""
     paths_by_row = {}
     titles = {}
+    folders = {}
     for row in rows:
         paths_by_row[row.label] = {_run_name(row, run): run.path for run in row.runs}
+        folders |= paths_by_row[row.label]
         titles |= {_run_name(row, run): _run_title(row, run) for run in row.runs}
     statistics = _read_first_whole('reliability', paths_by_row, section.notes)
     maps = _read_first_whole('maps', paths_by_row, section.notes)
@@ -184,10 +189,13 @@ def _add_test_figures(section: Section, rows: Sequence[Row]) -> None:
         section.notes.append(f'No reliability diagram, since {reason}: {labels}.')
     for name, run_statistics in statistics.items():
         caption = f'Reliability, {titles[name]}'
-        section.figures.append(PageFigure(caption, 'reliability', {name: run_statistics}))
+        runs = {name: run_statistics}
+        section.figures.append(PageFigure(caption, 'reliability', runs, shown=folders[name]))
     if len(statistics) > 1:
         caption = 'The same in one panel'
-        section.figures.append(PageFigure(caption, 'reliability', statistics, {'overlay': True}))
+        shown = _join_titles(titles, statistics)
+        overlay = {'overlay': True}
+        section.figures.append(PageFigure(caption, 'reliability', statistics, overlay, shown))
     with_distances = {
         name: run_statistics
         for name, run_statistics in statistics.items()
@@ -195,13 +203,21 @@ def _add_test_figures(section: Section, rows: Sequence[Row]) -> None:
     }
     if with_distances:
         caption = 'ECE by distance from the nearest boundary'
-        section.figures.append(PageFigure(caption, 'boundary', with_distances))
+        shown = _join_titles(titles, with_distances)
+        section.figures.append(PageFigure(caption, 'boundary', with_distances, shown=shown))
     if maps:
-        section.figures.append(PageFigure('Confidence maps, one run of each loss', 'maps', maps))
+        caption = 'Confidence maps, one run of each loss'
+        shown = _join_titles(titles, maps)
+        section.figures.append(PageFigure(caption, 'maps', maps, shown=shown))
     for name, run_maps in maps.items():
         if run_maps.worst:
             caption = f'Worst-calibrated test images, {titles[name]}'
-            section.figures.append(PageFigure(caption, 'worst', {name: run_maps}))
+            runs = {name: run_maps}
+            section.figures.append(PageFigure(caption, 'worst', runs, shown=folders[name]))
+
+
+def _join_titles(titles: Mapping[str, str], names: Iterable[str]) -> str:
+    return '; '.join(titles[name] for name in names)
 
 
 def _add_class_tables(section: Section, rows: Sequence[Row]) -> None:

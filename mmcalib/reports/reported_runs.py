@@ -12,6 +12,7 @@ from pathlib import Path
 from mmcalib.choices import OOD_GROUPS
 from mmcalib.files import EARLIER, EARLY_STOP, RESULTS, SWEEP, VALIDATION_RESULTS
 from mmcalib.metrics.metric_text import OOD
+from mmcalib.reports.compare_tests import unprinted_metrics
 from mmcalib.reports.contents import unify_data, unify_trainings
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.shifts import shift_columns, shift_description, tests_in
@@ -208,6 +209,7 @@ def _runs_without_shift(folder: Path, record: Record) -> Iterator[ReportedRun]:
         for key, value in record.metrics.items()
         if isinstance(value, Real) and not key.startswith(ood_prefixes)  # A matrix is no number.
     }
+    metrics |= unprinted_metrics(folder, record)
     if metrics or not ood_metrics:
         yield ReportedRun(str(folder), record, metrics, _compared_evaluation(record))
     for ood_metric in ood_metrics:

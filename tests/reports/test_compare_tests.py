@@ -12,6 +12,8 @@ from tested import small_config, test_weights
 from mmcalib import compare
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.compare_tests import compare_tests
+from mmcalib.reports.reported_runs import find_runs
+from mmcalib.reports.tables import tables_from_runs
 from mmcalib.runs.runner import build_runner
 
 METRICS = ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy']
@@ -84,6 +86,20 @@ def test_compare_tests_of_any_protocol_has_its_values(protocol, units, tmp_path)
         assert {name: values[name] for name in METRICS} == pytest.approx(stored)
     assert comparison['NLL_low'] < comparison['NLL'] < comparison['NLL_high']
     assert comparison.units == units
+
+
+@pytest.mark.parametrize('protocol', ['pooled', 'paper'])
+def test_report_of_tests_that_print_ece_alone_has_gap_and_nll_of_compare(protocol, tmp_path):
+    samples = segmented(20)
+    a = write_test(tmp_path / 'a', samples, protocol=protocol, metrics=['ECE'])
+    b = write_test(tmp_path / 'b', hotter(samples), protocol=protocol, metrics=['ECE'])
+    comparison = compare_tests(a, b)
+    runs, _ = find_runs([tmp_path])
+    for run, expected in zip(runs, (comparison.a, comparison.b), strict=True):
+        actual = {name: run.metrics[f'calibration/{name}'] for name in ('gap', 'NLL')}
+        assert actual == {name: expected[name] for name in actual}
+    (table,) = tables_from_runs(runs)
+    assert table.columns[-2:] == ['calibration/gap', 'calibration/NLL']
 
 
 def test_compare_tests_of_earlier_version_says_what_is_missing(tmp_path):

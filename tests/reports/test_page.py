@@ -28,9 +28,12 @@ FIGURES = {
     'Worst-calibrated test images, LS': ('worst', {'LS': [0, 1]}),
     'Corruptions by severity': ('robustness', SHIFTED, 'boxes'),
     'Mean over corruptions by severity': ('robustness', SHIFTED, 'lines'),
-    'Sweep s0': ('sweep', {'LS': 5.0}),
-    'Sweep s1': ('sweep', {'LS': 6.0}),
+    'Sweep, s0': ('sweep', {'LS': 5.0}),
+    'Sweep, s1': ('sweep', {'LS': 6.0}),
 }
+# The runs behind each caption: the folder of one, the titles of several.
+BOTH = ': CE, seed=0 (1 of 2 runs); LS'
+SHOWN = [': ce', ': ls', BOTH, BOTH, BOTH, ': ce', ': ls', '', '', '', '']
 
 
 @pytest.fixture
@@ -74,9 +77,12 @@ def test_report_page_has_each_run_and_no_links(runs, tmp_path, monkeypatch, run)
     assert 'forty_<wbr>letters_<wbr>' in out.read_text()
     html = out.read_text().replace('<wbr>', '')
     captions = re.findall('<figcaption>(.*?)<.*?width="(.*?)"', html, re.DOTALL)
-    captions = [(re.sub(r', /.*/', ' ', caption), int(width)) for caption, width in captions]
+    captions = [
+        (re.sub(r'([:,]) /.*/', r'\1 ', caption), int(width)) for caption, width in captions
+    ]
+    shown = [f'{name}{runs}' for name, runs in zip(FIGURES, SHOWN, strict=True)]
     # Each drawn figure has a width of its own, in inches of 96 pixels.
-    assert captions == [(name, 96 * width) for width, name in enumerate(FIGURES, 1)]
+    assert captions == [(name, 96 * width) for width, name in enumerate(shown, 1)]
     assert html.count('<img') == html.count('src="data:image/png;base64,') == len(FIGURES)
     assert 'http' not in html and '<h2>demo</h2>' in html
     pictures = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
