@@ -16,7 +16,8 @@ train_cfg = dict(by_epoch=True, max_epochs=8, val_interval=4)
 auto_scale_lr = dict(base_batch_size=8, enable=False)
 
 # mmsegmentation finds the backbone of mmpretrain once it is imported.
-custom_imports = dict(imports=['mmcalib', 'mmpretrain.models'])
+custom_imports = dict(
+    imports=['mmcalib', 'mmcalib.paper.efficientnet_lite', 'mmpretrain.models'])
 
 test_evaluator = [
     dict(type='IoUMetric', iou_metrics=['mIoU']),

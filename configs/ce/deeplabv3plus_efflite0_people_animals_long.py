@@ -27,7 +27,8 @@ param_scheduler = dict(
 train_cfg = dict(by_epoch=True, max_epochs=40, val_interval=5)
 auto_scale_lr = dict(base_batch_size=8, enable=False)
 
-custom_imports = dict(imports=['mmcalib', 'mmpretrain.models'])
+custom_imports = dict(
+    imports=['mmcalib', 'mmcalib.paper.efficientnet_lite', 'mmpretrain.models'])
 
 model = dict(data_preprocessor=dict(size=(128, 128)))
 

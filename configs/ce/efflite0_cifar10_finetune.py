@@ -6,6 +6,9 @@ _base_ = [
     '../_base_/schedules/finetune.py',
 ]
 
+# The ImageNet weights of EfficientNet-Lite.
+custom_imports = dict(imports=['mmcalib', 'mmcalib.paper.efficientnet_lite'])
+
 # Images are enlarged to 96×96 and normalised as EfficientNet-Lite expects them.
 data_preprocessor = dict(mean=[127, 127, 127], std=[128, 128, 128])
 

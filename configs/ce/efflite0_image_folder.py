@@ -6,3 +6,6 @@ _base_ = [
     '../_base_/models/efflite0.py',
     '../_base_/schedules/finetune.py',
 ]
+
+# The ImageNet weights of EfficientNet-Lite.
+custom_imports = dict(imports=['mmcalib', 'mmcalib.paper.efficientnet_lite'])

@@ -5,6 +5,9 @@ _base_ = [
     '../_base_/schedules/finetune.py',
 ]
 
+# The ImageNet weights of EfficientNet-Lite.
+custom_imports = dict(imports=['mmcalib', 'mmcalib.paper.efficientnet_lite'])
+
 # Folders {train,val,test}/<class>/* hold the images, normalised as EfficientNet-Lite expects them.
 # `val` is cut from the training images, `test` from the official validation images.
 dataset_type = 'CustomDataset'

@@ -5,6 +5,14 @@ _base_ = [
     '../_base_/schedules/20news.py',
 ]
 
+# The data set, the network and the hook, which lie in configs/paper.
+custom_imports = dict(imports=[
+    'mmcalib',
+    'mmcalib.paper.newsgroups',
+    'mmcalib.paper.global_pooling_cnn',
+    'mmcalib.paper.word_vectors_hook',
+])
+
 # The CNN reads frozen GloVe vectors. The published code keeps 1,999 words of all texts and counts
 # the padding as the 2,000th; this vocabulary has 2,000 words of the training texts.
 model = dict(

@@ -9,7 +9,7 @@ import torch
 
 from mmcalib.cli.convert_efficientnet_lite import ConvertOptions
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.models.efficientnet_lite import PACKAGE
+from mmcalib.paper.efficientnet_lite import PACKAGE
 
 
 def convert_weights(options: ConvertOptions) -> None:

@@ -4,7 +4,7 @@ from commands import ROOT
 from mmengine.registry import MODELS, init_default_scope
 
 from mmcalib.commands import convert_efficientnet_lite
-from mmcalib.openmmlab.models import EfficientNetLiteInit
+from mmcalib.paper.efficientnet_lite import EfficientNetLiteInit
 from mmcalib.runs.config import load_config
 
 

@@ -1,6 +1,6 @@
 """Tiny posts, laid out like 20 Newsgroups."""
 
-from mmcalib.openmmlab.datasets.newsgroups import BYDATE, GROUPS, OLDER
+from mmcalib.paper.newsgroups import BYDATE, GROUPS, OLDER
 
 
 def write_posts(root, *, older=False, train=4, test=2):

@@ -13,7 +13,6 @@ SOURCES = {
     'Newsgroups20': 'Unpack 20news-bydate.tar.gz of http://qwone.com/~jason/20Newsgroups/ there, '
     'so that it holds 20news-bydate-train/, or 20news-19997.tar.gz, which holds 20_newsgroups/',
 }
-VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/ there'
 # Ends of errors about missing lists of VOC.
 AUGMENTED = (
     " It lists the augmented annotations (SBD), which mmseg's tools/dataset_converters/voc_aug.py "

@@ -8,7 +8,6 @@ from mmcalib.openmmlab.hooks.logit_distance_hook import LogitDistanceHook
 from mmcalib.openmmlab.hooks.loss_schedule_hook import LossScheduleHook
 from mmcalib.openmmlab.hooks.reliability_diagram_hook import ReliabilityDiagramHook
 from mmcalib.openmmlab.hooks.same_buffers_hook import SameBuffersHook
-from mmcalib.openmmlab.hooks.word_vectors_hook import WordVectorsHook
 
 __all__ = [
     'ConfidenceMapHook',
@@ -19,5 +18,4 @@ __all__ = [
     'LossScheduleHook',
     'ReliabilityDiagramHook',
     'SameBuffersHook',
-    'WordVectorsHook',
 ]

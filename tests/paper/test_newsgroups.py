@@ -7,8 +7,14 @@ from posts import write_posts
 from sklearn import datasets
 from sklearn.datasets import load_files
 
-from mmcalib.openmmlab.datasets import Newsgroups20
-from mmcalib.openmmlab.datasets.newsgroups import GROUPS, SPLITS, Post, split_posts, split_words
+from mmcalib.paper.newsgroups import (
+    GROUPS,
+    SPLITS,
+    Newsgroups20,
+    Post,
+    split_posts,
+    split_words,
+)
 from mmcalib.runs.missing_data import missing_data_message
 
 

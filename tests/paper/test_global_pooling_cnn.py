@@ -4,7 +4,7 @@ from mmengine.registry import MODELS
 from posts import write_vectors
 from torch.nn import functional as F
 
-from mmcalib.openmmlab.models import GlobalPoolingCNN, GridAveragePooling
+from mmcalib.paper.global_pooling_cnn import GlobalPoolingCNN
 
 
 def texts(number, length, words):
@@ -60,11 +60,3 @@ def test_set_words_vectors_are_frozen_and_unknown_words_zero(tmp_path):
         GlobalPoolingCNN(vectors=str(path), embed_dims=7).set_words(['the'])
     with pytest.raises(FileNotFoundError, match=r'nlp\.stanford\.edu/projects/glove/'):
         GlobalPoolingCNN(vectors=str(tmp_path / 'nowhere.txt')).set_words(['the'])
-
-
-def test_grid_average_pooling_cells_are_averages_by_channel():
-    maps = torch.randn(2, 3, 8, 8), torch.randn(2, 5, 4, 4)
-    first, second = GridAveragePooling(size=2)(maps)
-    cells = maps[0].view(2, 3, 2, 4, 2, 4).mean(dim=(3, 5))
-    torch.testing.assert_close(first, cells.flatten(1))
-    assert second.shape == (2, 20)

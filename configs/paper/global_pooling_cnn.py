@@ -11,8 +11,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmcalib.openmmlab.datasets.download_sources import VECTORS_SOURCE
-
+VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/ there'
 KERNEL = 5
 WINDOW = 5 * (KERNEL - 1) + 1  # A value under the global maximum depends on 21 words.
 CHUNK = 16  # Texts are computed 16 at a time.
@@ -30,8 +29,8 @@ class GlobalPoolingCNN(BaseModule):
         num_words: Size of the vocabulary, without the padding.
         vectors: Text file with a word and its `embed_dims` numbers per line, such as
             ``glove.6B.100d.txt``: the vectors, which are then frozen. None for random vectors that
-            are trained. Only :class:`mmcalib.openmmlab.hooks.WordVectorsHook` reads the file,
-            before a training, and every checkpoint contains the vectors.
+            are trained. Only ``WordVectorsHook`` reads the file, before a training, and every
+            checkpoint contains the vectors.
         embed_dims: Dimensions per word.
         channels: Width of the convolutions and of the hidden layer.
         init_cfg: See mmengine's ``BaseModule``. By default PyTorch's initialisation, as in the

@@ -65,8 +65,8 @@ class Newsgroups20(BaseDataset):
     The vocabulary is that of the training posts, whatever the split: its i-th most frequent word
     has the id i, from 1. Other words are left out, the last `length` words are kept, and shorter
     posts are padded in front by 0, as Keras's Tokenizer and ``pad_sequences`` do by default.
-    ``metainfo['words']`` lists it, so checkpoints hold it, and
-    :class:`mmcalib.openmmlab.hooks.WordVectorsHook` gives the words their vectors.
+    ``metainfo['words']`` lists it, so checkpoints hold it, and ``WordVectorsHook`` gives the words
+    their vectors.
 
     Args:
         data_root: Folder with ``20news-bydate-train/`` and ``20news-bydate-test/`` (taken first) or
