@@ -118,6 +118,7 @@ def calibrate(
         contexts.enter_context(full_precision())
         contexts.enter_context(torch.inference_mode(False))
         contexts.enter_context(torch.enable_grad())
+        given_model = None
         if copy:
             given_model = model
             model = copy_model(given_model).eval()
@@ -131,7 +132,7 @@ def calibrate(
         check_information(data)
         fitted = fit_scaling(data, method, class_prior)
         scalings = cross_fit(fitted.unshifted, data)
-        placement = find_place(model, fitted.scaler, data, source)
+        placement = find_place(model, fitted.scaler, data, source, given_model)
         effect = measure_effect(
             [data.draw.rows],
             scalings,

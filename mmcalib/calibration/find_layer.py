@@ -22,6 +22,7 @@ from mmcalib.calibration.prove import (
     Placement,
     compute_on_all_processes,
     largest_difference,
+    probability_difference,
     prove,
 )
 from mmcalib.calibration.source import Source
@@ -33,7 +34,11 @@ LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
 
 def find_place(
-    model: nn.Module, scaler: Scaler | None, data: HeldOut, source: Source
+    model: nn.Module,
+    scaler: Scaler | None,
+    data: HeldOut,
+    source: Source,
+    given_model: nn.Module | None = None,
 ) -> Placement | None:
     """Return where a scaling goes in a model, which stays as it is; the same on all processes.
 
@@ -42,6 +47,7 @@ def find_place(
         scaler: The fitted scaler; None for no scaling, which has no place.
         data: The predictions that it was fitted to.
         source: The source of these, with batches to prove it on.
+        given_model: The model that it is a copy of; None if it is no copy.
 
     Raises:
         UserError: As :func:`place`, on all processes if it is raised on one.
@@ -49,7 +55,7 @@ def find_place(
     if scaler is None:
         return None
     original = OriginalLogits(model, source.kept, source.run)
-    find = partial(place, original, scaler)
+    find = partial(place, original, scaler, given_model)
     placement = common_placement(compute_on_all_processes(find, source.gather))
     source.kept = original.batches
     num_proven = sum(source.gather(sum(len(kept.images) for kept in original.batches)))
@@ -69,7 +75,9 @@ def common_placement(placements: Sequence[Placement]) -> Placement:
     return placements[0]
 
 
-def place(original: OriginalLogits, scaler: Scaler) -> Placement:
+def place(
+    original: OriginalLogits, scaler: Scaler, given_model: nn.Module | None = None
+) -> Placement:
     """Return where a fitted scaling goes in a model, which stays as it is.
 
     A fold is tried on all batches. A scaling that does not pass is attached.
@@ -77,6 +85,7 @@ def place(original: OriginalLogits, scaler: Scaler) -> Placement:
     Args:
         original: The model to scale, with batches of the pass that the scaler was fitted to.
         scaler: A fitted scaler.
+        given_model: The model that it is a copy of; None if it is no copy.
 
     Raises:
         UserError: If the model predicts otherwise than in the pass; as :func:`layers_for`.
@@ -100,7 +109,38 @@ def place(original: OriginalLogits, scaler: Scaler) -> Placement:
             reason = f'{dtype} rounds the scaled weights of {layer_text(layers)} by too much'
             return Placement(reason=reason)
         return Placement(reason=str(error))
+    if given_model is not None and reads_weights(original, given_model, tensors, scaler):
+        reason = (
+            f'its code, such as a hook, reads weights of the given model, of {layer_text(layers)}, '
+            'which a fold would change in the copy alone'
+        )
+        return Placement(reason=reason)
     return Placement(layers, tensors, None, difference)
+
+
+def reads_weights(
+    original: OriginalLogits,
+    given_model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    scaler: Scaler,
+) -> bool:
+    """Return whether a folded copy predicts otherwise while the given model is folded as well.
+
+    Functions are not copied, such as a hook that reads weights. In a model that is loaded with the
+    copy's weights, such a hook reads the folded ones.
+    """
+    model = original.model
+
+    def run_folded(batch: Any) -> list[Tensor]:
+        with swapped_parameters(model, tensors), swapped_parameters(given_model, tensors):
+            return original.run(model, batch)
+
+    for kept in original.batches:
+        if kept.is_cut:  # The proof alone runs on single images, which take long.
+            continue
+        if not probability_difference(original, kept, run_folded, scaler) <= TOLERANCE:
+            return True
+    return False
 
 
 def layers_for(original: OriginalLogits, scaler: Scaler) -> tuple[list[str], str | None]:

@@ -131,10 +131,7 @@ def prove(
     """
     difference = 0.0
     for kept in original.batches:
-        expected = [scaler.predict_kept(logits[None])[0] for logits in original.logits_on(kept)]
-        calibrated = run_calibrated(kept.batch)
-        actual = [scaler.probabilities(logits[None])[0] for logits in calibrated]
-        difference = max(difference, largest_difference(expected, actual))
+        difference = max(difference, probability_difference(original, kept, run_calibrated, scaler))
     if not difference <= TOLERANCE:
         raise UserError(
             f'the predictions of the calibrated model differ from the scaled ones by '
@@ -142,6 +139,18 @@ def prove(
             f'for single precision{ending}'
         )
     return difference
+
+
+def probability_difference(
+    original: OriginalLogits,
+    kept: KeptBatch,
+    run_calibrated: Callable[[Any], list[Tensor]],
+    scaler: Scaler,
+) -> float:
+    """Return the largest difference of a probability on one batch from that of scaled logits."""
+    expected = [scaler.predict_kept(logits[None])[0] for logits in original.logits_on(kept)]
+    actual = [scaler.probabilities(logits[None])[0] for logits in run_calibrated(kept.batch)]
+    return largest_difference(expected, actual)
 
 
 def compute_on_all_processes(compute: Callable[[], Any], gather: Gather) -> list:

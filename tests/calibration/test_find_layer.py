@@ -1,6 +1,7 @@
 """The layer that a scaling is folded into, and the models that it is attached to instead."""
 
 import copy
+import functools
 import math
 
 import pytest
@@ -19,6 +20,7 @@ from torch.nn.utils import prune
 
 import mmcalib
 from mmcalib.calibration.prove import largest_difference
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput
 
 
 def test_calibrate_model_that_is_one_layer_folds():
@@ -300,6 +302,113 @@ def test_calibrate_batches_as_dicts_are_proven_on_images_of_each():
     ]
     calibrated = mmcalib.calibrate(model, batches)
     assert calibrated.to_dict()['proven_images'] == 120
+
+
+def add_hook_that_reads_given_weights(network):
+    network.fc.register_forward_hook(lambda module, inputs, output: normalized(output, network.fc))
+
+
+def add_closure_that_reads_given_weights(network):
+    weight = network.fc.weight
+    network.fc.forward = functools.partial(
+        lambda layer, x: nn.functional.linear(x, layer.weight) / weight.norm(), network.fc
+    )
+
+
+def normalized(logits, layer):
+    return logits / layer.weight.norm()
+
+
+def predict_with_loaded_weights(calibrated, inputs, add_reader):
+    """Return the probabilities of a new model, whose own code reads its own weights."""
+    new_network = Network().eval()
+    add_reader(new_network)
+    scaling = AttachedScaling(calibrated.method)
+    model = new_network if calibrated.folded_into else CalibratedOutput(new_network, scaling).eval()
+    model.load_state_dict(calibrated.model.state_dict())
+    with torch.no_grad():
+        return model(inputs).softmax(dim=1)
+
+
+@pytest.mark.parametrize(
+    'add_reader', [add_hook_that_reads_given_weights, add_closure_that_reads_given_weights]
+)
+def test_calibrate_code_that_reads_given_weights_attaches_and_says_so(add_reader):
+    network, inputs, labels = make_data()
+    add_reader(network)
+    state = copy.deepcopy(network.state_dict())
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method='temperature')
+    assert calibrated.folded_into == []
+    assert "reads weights of the given model, of layer 'fc'" in str(calibrated)
+    assert_predicts_scaled_probabilities(calibrated, network, inputs)
+    with torch.no_grad():
+        expected = calibrated.scaler.predict_proba(network(inputs))
+    actual = predict_with_loaded_weights(calibrated, inputs, add_reader)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
+
+
+class ReadsOwnWeights(Network):
+    """A network that predicts by a hook of its own, and by a second layer of the same weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc.register_forward_hook(self.predict_again)
+        self.tied = nn.Linear(8, 4, bias=False)
+        self.tied.weight = self.fc.weight
+
+    def predict_again(self, module, inputs, output):
+        return nn.functional.linear(inputs[0], self.fc.weight, self.fc.bias)
+
+    def forward(self, x):
+        return super().forward(x) + self.tied(self.features(x))
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_calibrate_hook_and_tied_layer_of_own_weights_fold(method):
+    network, inputs, labels = make_data()
+    own_network = ReadsOwnWeights().eval()
+    own_network.load_state_dict(network.state_dict(), strict=False)
+    calibrated = mmcalib.calibrate(own_network, make_loader(inputs, labels), method=method)
+    assert calibrated.folded_into == ['fc']
+    assert_predicts_scaled_probabilities(calibrated, own_network, inputs)
+    new_network = ReadsOwnWeights().eval()
+    new_network.load_state_dict(calibrated.model.state_dict())
+    torch.testing.assert_close(new_network(inputs), calibrated.model(inputs))
+
+
+def make_frozen(network):
+    return network.requires_grad_(False)
+
+
+def make_in_inference_mode(network):
+    with torch.inference_mode():
+        return copy.deepcopy(network)
+
+
+@pytest.mark.parametrize('prepare', [make_frozen, make_in_inference_mode, nn.Module.train])
+def test_calibrate_given_weights_are_the_same_tensors_after_fold(prepare):
+    network, inputs, labels = make_data()
+    network = prepare(network)
+    pointers = {key: value.data_ptr() for key, value in network.state_dict().items()}
+    state = copy.deepcopy(network.state_dict())
+    calibrated = mmcalib.calibrate(network, make_loader(inputs, labels), method='vector')
+    assert calibrated.folded_into == ['fc']
+    assert {key: value.data_ptr() for key, value in network.state_dict().items()} == pointers
+    torch.testing.assert_close(dict(network.state_dict()), dict(state), rtol=0, atol=0)
+
+
+def test_calibrate_code_that_fails_for_other_given_weights_leaves_these():
+    network, inputs, labels = make_data()
+    state = copy.deepcopy(network.state_dict())
+
+    def check(*_):
+        torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
+
+    network.fc.register_forward_hook(check)
+    with pytest.raises(AssertionError):
+        mmcalib.calibrate(network, make_loader(inputs, labels))
+    torch.testing.assert_close(network.state_dict(), state, rtol=0, atol=0)
 
 
 class Named(nn.Module):
