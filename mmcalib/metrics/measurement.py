@@ -262,7 +262,9 @@ class Measurement:
             measured |= self.protocol.intervals(self.names, units, tables, level=level, **bootstrap)
             measured.unit = 'prediction'
             measured.num_units = len(tables.bins)
-            if self._are_maps or group_of_image is not None:
+            statistics.level = level
+            hold_several = len(tables.bins) < whole.count
+            if self._are_maps or group_of_image is not None or hold_several:
                 statistics.image_bins = MEMORY.copy(tables.bins)
                 statistics.image_class_bins = tables.class_bins
                 measured.unit = 'image' if group_of_image is None else 'group'

@@ -116,6 +116,8 @@ class CalibrationStatistics:
             boundary, see :mod:`~mmcalib.predictions.boundary`; None if they were not counted.
         objects: ``(O, 6)`` float64, the objects of segmented images: index of the image, class,
             size, mean confidence, expected IoU, and IoU; None if they were not kept.
+        level: Level of the intervals that were asked for, over images, or over single predictions
+            without `image_bins`; None if none were.
     """
 
     metrics: dict[str, float]
@@ -136,6 +138,7 @@ class CalibrationStatistics:
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
     objects: Tensor | None = None
+    level: float | None = None
 
     def __getstate__(self) -> dict:
         return own_storage(vars(self))
@@ -240,7 +243,10 @@ class CalibrationStatistics:
             num_bins=self.num_bins,
             narrow_bins=bins[:, bins[0] > 0],
             image_bins=image_bins,
+            image_groups=self.image_groups,
             of_class=of_class,
+            # Without bins of the images, it would be taken for that of single predictions.
+            level=None if image_bins is None and self.image_bins is not None else self.level,
         )
 
     def save(self, path: str | Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.special import betaincinv
 from torch import Tensor
 
 from mmcalib.errors import UserError
@@ -36,6 +37,7 @@ from mmcalib.visualization.style import COLOURS, GREY, Look
 
 TITLE_METRICS = ('ECE', 'AECE')
 PREDICTED = 'predicted'
+WITHOUT_CLASS_1 = 'of the predicted class, since it has no such bins of P(y = 1)'
 BLUE = COLOURS[0]
 ACCURACY_COLOUR = '#A6CFE8'
 GAP_COLOUR = '#B34700'
@@ -125,8 +127,9 @@ def draw_reliability(
     :math:`\mathrm{acc}_b`; the hatched gap between the two, weighted by the bin's share of the
     predictions in the histogram below, is what an expected calibration error sums up. Both axes
     are in percent. Bins of fewer than 20 predictions are faded. The metric's own bins of equal
-    width have 95 % bootstrap intervals of their accuracy, over images. The errors in the titles are
-    those that were printed, whatever the bins of the diagram.
+    width have intervals of their accuracy, at the level of the measurement: exact ones of single
+    predictions, and of maps and groups a bootstrap over these. The errors in the titles are those
+    that were printed, whatever the bins of the diagram.
 
     Source: the paper's figures of reliability diagrams, which have 25 bins and a zoom.
 
@@ -140,8 +143,9 @@ def draw_reliability(
             equally far apart, as pixels need; its bins are of equal count.
         of_class: The class whose probability is drawn, with the share of its labels in place of the
             accuracy, of a test of several labels the label; ``'predicted'`` for the confidence of
-            the predicted class. None for class 1 where all runs have these bins of two classes, and
-            else for the predicted class. Several labels are pooled, but for one that is named.
+            the predicted class. None for class 1 where a run has these bins of two classes, in one
+            panel where all runs have them, and else for the predicted class, as a title says beside
+            runs that have them. Several labels are pooled, but for one that is named.
         ax: Axes of matplotlib in which one panel is drawn, without the histogram and the legend:
             ``ax.legend()`` adds the latter. None for a new figure.
 
@@ -166,11 +170,18 @@ def draw_reliability(
         zoom=zoom,
         log_odds=log_odds,
     )
-    if of_class is None and not all(has_class_1(run, options) for run in runs.values()):
-        of_class = PREDICTED
+    without_class_1 = []
+    if of_class is None:
+        without_class_1 = [name for name, run in runs.items() if not has_class_1(run, options)]
+    are_mixed = 0 < len(without_class_1) < len(runs)
     drawn = {}
     for name, statistics in runs.items():
-        title, chosen = choose_class(name, statistics, of_class)
+        drawn_class = of_class
+        if name in without_class_1 or (overlay and without_class_1):
+            drawn_class = PREDICTED
+        title, chosen = choose_class(name, statistics, drawn_class)
+        if are_mixed and name in without_class_1:
+            title = f'{title}, {WITHOUT_CLASS_1}'.removeprefix(', ')
         check_bins_known(chosen, options)
         drawn[title] = chosen
     figure, diagram_panels = panels(drawn, below=(0.3,), overlay=overlay, ax=ax)
@@ -285,11 +296,10 @@ def _draw_single_run(
             axes.vlines(bins.conf, bins.conf, bins.accuracy, color=GAP_COLOUR, label='gap')
             _draw_curve(axes, bins, Look(BLUE, '-', 'o'), 'bins of equal count')
         return
-    tables = statistics.unit_tables()
-    has_band = options.uses_metric_bins(statistics) and tables is not None
-    band = accuracy_band(tables.bins) if has_band else None
+    band = accuracy_band(statistics) if options.uses_metric_bins(statistics) else None
+    level = statistics.level or LEVEL
     for axes in diagrams:
-        draw_bars(axes, bins, band, words=diagram_words(statistics.of_class))
+        draw_bars(axes, bins, band, level=level, words=diagram_words(statistics.of_class))
 
 
 def filled_bins(table: Tensor) -> Bins:
@@ -322,6 +332,7 @@ def draw_bars(
     bins: Bins,
     band: np.ndarray | None = None,
     *,
+    level: float = LEVEL,
     words: DiagramWords = DiagramWords(),  # noqa: B008 (It cannot be changed.)
 ) -> None:
     """Draw the bins of an evaluation and the gaps between their confidence and accuracy.
@@ -330,6 +341,7 @@ def draw_bars(
         axes: Axes in percent.
         bins: Bins of equal width.
         band: ``(2, n)`` bounds of the accuracies, in percent; None to draw none.
+        level: Level of the band.
         words: The words of the legend.
     """
     zeros = np.zeros_like(bins.accuracy)
@@ -363,7 +375,7 @@ def draw_bars(
             ecolor='black',
             elinewidth=1,
             zorder=4,
-            label=f'95 % interval of {words.accuracy}',
+            label=f'{100 * level:g} % interval of {words.accuracy}',
         )
 
 
@@ -493,14 +505,44 @@ def _set_log_odds_scale(axes_of_panel: Sequence[Axes], bins_by_run: Sequence[Bin
         axes.set_xlim(ends)
 
 
-def accuracy_band(image_bins: Tensor) -> np.ndarray:
-    """Return ``(2, n)`` bounds of the accuracy of filled bins, by a bootstrap over images.
+def accuracy_band(statistics: CalibrationStatistics) -> np.ndarray | None:
+    """Return ``(2, n)`` bounds of the accuracy of filled bins, in percent.
 
-    They are percentiles in percent, and NaN for bins that fewer than 5 images reach: too few to
-    tell how much they vary.
+    They are NaN for bins that fewer than 5 units reach: too few to tell how much they vary. None if
+    no units are known.
+    """
+    level = statistics.level or LEVEL
+    tables = statistics.unit_tables()
+    if tables is not None and tables.bins[:, 0].sum(dim=1).max() > 1:
+        return 100 * resampled_band(tables.bins, level)
+    if tables is None and statistics.level is None:
+        return None
+    count, correct, _ = statistics.bins()
+    is_filled = count > 0
+    return 100 * binomial_band(count[is_filled].numpy(), correct[is_filled].numpy(), level)
+
+
+def binomial_band(count: np.ndarray, correct: np.ndarray, level: float) -> np.ndarray:
+    """Return the bounds ``(2, n)`` of the accuracy of bins of single predictions, as shares.
+
+    Resamples of 10 right predictions of 10 would have bounds without any width.
+
+    Source: Clopper and Pearson, The use of confidence or fiducial limits illustrated in the case of
+    the binomial, Biometrika 26, 1934.
+    """
+    tail = (1 - level) / 2
+    wrong = count - correct
+    low = np.where(correct > 0, betaincinv(correct, wrong + 1, tail), 0)
+    high = np.where(wrong > 0, betaincinv(correct + 1, wrong, 1 - tail), 1)
+    return np.where(count < MIN_IMAGES, np.nan, np.stack([low, high]))
+
+
+def resampled_band(image_bins: Tensor, level: float) -> np.ndarray:
+    """Return the bounds ``(2, n)`` of the accuracy of filled bins, by a bootstrap over images.
 
     Args:
         image_bins: ``(N, 3, B)`` count, correct and sum of confidences of each image.
+        level: Level between whose tails the resampled accuracies lie.
     """
     num_images = len(image_bins)
     count_and_correct = image_bins[:, :2].flatten(1)
@@ -509,10 +551,10 @@ def accuracy_band(image_bins: Tensor) -> np.ndarray:
         sums = (weights @ count_and_correct).view(len(weights), 2, -1)
         count, correct = sums.unbind(dim=1)
         accuracies.append(correct / count)
-    band = torch.cat(accuracies).nanquantile(tail_probabilities(LEVEL), dim=0)
+    band = torch.cat(accuracies).nanquantile(tail_probabilities(level), dim=0)
     reaches_bin = image_bins[:, 0] > 0
     band[:, reaches_bin.sum(dim=0) < MIN_IMAGES] = torch.nan
-    return 100 * band[:, reaches_bin.any(dim=0)].numpy()
+    return band[:, reaches_bin.any(dim=0)].numpy()
 
 
 def reliability_diagram(
@@ -553,8 +595,8 @@ def reliability_diagram(
 
     Args:
         probs: Probabilities. Or a measurement of several metrics, with a panel for each of several
-            labels; measured with an interval of images or groups, its bins of equal width have
-            intervals. Or several measurements by name, with a panel each.
+            labels; measured with an interval, its bins of equal width have intervals. Or several
+            measurements by name, with a panel each.
         num_bins: B, for the diagram and both errors; None for 15, or that of the measurement.
         of_class: The class whose probability is drawn, with the share of its labels; or
             ``'predicted'`` for confidence and accuracy of the predicted class. None is the latter,

@@ -7,6 +7,7 @@ import torch
 from drawings import check_nothing_is_cut, words
 from matplotlib.figure import Figure
 from samples import as_segmented
+from scipy.stats import binomtest
 
 import mmcalib
 from mmcalib.metrics import StreamingMetrics
@@ -50,7 +51,55 @@ def test_reliability_diagram_of_measured_equals_that_of_arrays():
         np.testing.assert_allclose(bar_heights(actual), bar_heights(expected))
         for options in (dict(num_bins=10), dict(scale='logit'), dict(equal_mass=True)):
             check_nothing_is_cut(mmcalib.reliability_diagram(measured, **options))
-        assert ('95 % interval' in words(actual)) == (measured.coverage is not None)
+        assert ('90 % interval' in words(actual)) == (measured.coverage is not None)
+
+
+def drawn_intervals(figure, word='accuracy'):
+    """Return the intervals of the bins of the first diagram, ``(n, 2)`` in percent."""
+    for container in figure.axes[0].containers:
+        if word in container.get_label() and 'interval' in container.get_label():
+            (lines,) = container.lines[2]
+            return np.array([ends[:, 1] for ends in lines.get_segments() if len(ends)])
+    return None
+
+
+def test_reliability_diagram_of_rows_with_interval_has_exact_ones_of_bins():
+    # Bins of 8 predictions, all right, and of 40, half of them right.
+    conf = np.repeat([0.95, 0.55], [8, 40])
+    correct = np.r_[np.ones(8), np.arange(40) % 2].astype(bool)
+    measured = mmcalib.measure(
+        conf=conf, correct=correct, metrics=['ECE', 'accuracy'], interval=0.9
+    )
+    actual = drawn_intervals(mmcalib.reliability_diagram(measured))
+    expected = [binomtest(20, 40).proportion_ci(0.9), binomtest(8, 8).proportion_ci(0.9)]
+    np.testing.assert_allclose(actual, 100 * np.array(expected))
+    without = mmcalib.measure(conf=conf, correct=correct, metrics=['ECE', 'accuracy'])
+    assert drawn_intervals(mmcalib.reliability_diagram(without)) is None
+
+
+@pytest.mark.parametrize('of_class', [1, 'predicted'])
+def test_reliability_diagram_of_two_classes_in_groups_has_intervals_over_these(of_class):
+    probs = np.repeat(np.random.default_rng(0).random(40), 25)
+    labels = (np.random.default_rng(1).random(1000) < probs).astype(int)
+    word = 'share of labels 1' if of_class == 1 else 'accuracy'
+    numbers = []
+    for groups in (None, np.arange(1000) // 25):
+        measured = mmcalib.measure(probs, labels, interval=0.95, groups=groups)
+        figure = mmcalib.reliability_diagram(measured, of_class=of_class, num_bins=15)
+        numbers.append(len(drawn_intervals(figure, word)))
+    assert numbers[1] < numbers[0]  # Bins of fewer than five groups have none.
+
+
+def test_reliability_diagram_with_one_run_without_classwise_ece_draws_each_as_it_can():
+    probs = np.random.default_rng(0).random(500)
+    labels = (np.random.default_rng(1).random(500) < probs).astype(int)
+    runs = {'a': mmcalib.measure(probs, labels)}
+    runs['b'] = mmcalib.measure(probs, labels, ['ECE', 'NLL'])
+    apart = mmcalib.reliability_diagram(runs)
+    assert [axes.get_xlabel() for axes in apart.axes[2:]] == ['P(y = 1) (%)', 'confidence (%)']
+    titles = [axes.get_title().replace('\n', ' ') for axes in apart.axes[:2]]
+    assert 'of P(y = 1)' in titles[0]
+    assert titles[1].startswith('b, of the predicted class, since it has no such bins of P(y = 1)')
 
 
 def test_reliability_diagram_of_several_labels_and_measurements_has_panels():

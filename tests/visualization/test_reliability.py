@@ -261,4 +261,7 @@ def test_reliability_runs_of_which_one_lacks_the_classes_are_all_of_confidences(
         overlay=True,
     )
     assert figure.axes[0].get_ylabel() == 'accuracy (%)'
-    assert 'P(y = 1)' not in str(figure.axes[0].get_legend_handles_labels()[1])
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    new, old, *_ = [text.replace('\n', ' ') for text in labels]
+    assert new.startswith('new ECE')
+    assert old.startswith('old, of the predicted class, since it has no such bins of P(y = 1) ECE')
