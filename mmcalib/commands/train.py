@@ -24,14 +24,10 @@ from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test
 from mmcalib.runs.model import Network, PredictingModel, describe_model
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.resume import (
-    check_resumed,
-    continues_in_work_dir,
-    resume_from,
-)
+from mmcalib.runs.resume import continues_in_work_dir, resume_from
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.training import early_stop
+from mmcalib.runs.training_hooks import check_resumed_data, early_stop
 from mmcalib.runs.work_dir import (
     SavedConfig,
     checkpoint_hook,
@@ -101,7 +97,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
             runner = build_runner(cfg)
             build_data(runner, splits)
             check_run(runner, splits)
-            check_resumed(runner)
+            check_resumed_data(runner)
         except BaseException:
             if is_first:
                 earlier_config.restore()

@@ -31,13 +31,8 @@ from mmcalib.openmmlab.same_data import build_if_there, data_content, same_data,
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs.checkpoint import class_names
-from mmcalib.runs.config_tree import (
-    DATASET_KEYS,
-    describe_dataset,
-    plain,
-    plain_pipelines,
-    type_name,
-)
+from mmcalib.runs.config_tree import type_name
+from mmcalib.runs.facts import DATASET_KEYS, describe_dataset, plain, plain_pipelines
 from mmcalib.runs.labelled_classes import LabelledClassesHook, unlabelled_classes
 from mmcalib.runs.model import PredictingModel
 from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits

@@ -20,7 +20,14 @@ from mmcalib.errors import UserError
 from mmcalib.members import Averaging, Member
 from mmcalib.options import check_integer
 from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
-from mmcalib.runs.config_tree import plain, plain_pipelines, without_labels
+from mmcalib.runs.config_tree import without_labels
+from mmcalib.runs.facts import (
+    describe_end,
+    describe_network,
+    plain,
+    plain_pipelines,
+    training_facts,
+)
 from mmcalib.runs.mean import mean_config, read_temperature, short_calibration
 from mmcalib.runs.record import (
     CONTENT,
@@ -32,7 +39,6 @@ from mmcalib.runs.record import (
     view_count,
 )
 from mmcalib.runs.run_config import remove_training_parts
-from mmcalib.runs.training import describe_end, describe_network, training_facts
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
 
 # Options of a data_preprocessor that change the pixels that a network sees.
@@ -164,12 +170,12 @@ def describe_model(
         networks: Members of the model.
         splits: Splits that are predicted.
         end: How the trainings came to their end, see
-            :func:`~mmcalib.runs.training.describe_end`; None to look for what they have left.
+            :func:`~mmcalib.runs.facts.describe_end`; None to look for what they have left.
 
     Returns:
         For JSON: ``members``, each with its ``checkpoint``, the ``digest`` of its weights, its
         ``network`` (the config of what predicts), and, as far as it tells, ``seed``, ``epoch``,
-        ``loss``, ``training`` (see :func:`~mmcalib.runs.training.describe_training`), who tells
+        ``loss``, ``training`` (see :func:`~mmcalib.runs.facts.describe_training`), who tells
         these (``told_by``), whether that is ``finished``, where it was ``stopped_at`` early, the
         ``file`` that it left, and the ``calibration`` since; the ``pipeline`` without labels,
         ``views``, ``mc_dropout``, ``dropout_seed``, ``temperature``, and the ``calibration`` of a

@@ -3,55 +3,40 @@
 - Start: :func:`resume_from` takes the newest checkpoint that is whole.
 - Settings: :func:`check_settings` refuses those of another training; it may become longer.
 - Schedules: :func:`lengthen_schedules` extends those that end with the training.
-- Validation: :class:`ResumeHook` makes up for the one that the stop prevented.
-- Best checkpoint: :class:`ResumeHook` keeps a single one, in the work dir of the run.
+- Validation and best checkpoint: see :class:`~mmcalib.runs.training_hooks.ResumeHook`.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.dist import is_main_process
-from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import print_log
 from mmengine.optim import _ParamScheduler
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from mmengine.runner import Runner
 
 from mmcalib.errors import UserError
 from mmcalib.launchers import is_first_process
-from mmcalib.runs.checkpoint import (
-    Checkpoint,
-    check_classes,
-    checkpoint_from_content,
-    class_names,
-    fill,
-    read_checkpoint,
-)
+from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.config import KNOWN_PACKAGES
+from mmcalib.runs.config_tree import find_class
+from mmcalib.runs.facts import FACTS, find_losses, predicting_losses
 from mmcalib.runs.record import CONTENT, described_data, differences
 from mmcalib.runs.safe_loading import damage
-from mmcalib.runs.training import (
-    FACTS,
-    add_contents,
-    config_facts,
-    find_losses,
-    predicting_losses,
-    step_and_end,
-)
-from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook, move_aside
+from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook
 
-# The keys of train_cfg that a resumed training may change.
-LENGTH = ('max_epochs', 'max_iters')
+# Starts of the differences that a resumed training may have: its length, and the weights that it
+# still started from.
+MAY_CHANGE = ('train_cfg.max_epochs ', 'train_cfg.max_iters ', 'load_from ')
+OWN_HOOKS = 'own_hooks'  # the key of the custom_hooks of no known package, which may only log
 # Attributes of a scheduler that change from step to step, or that a longer training changes.
 CHANGING_STATE = ('_global_step', '_last_value', 'base_values', 'end', 'last_step', 'verbose')
 SHOWN_DIFFERENCES = 6
-VALIDATED = 'validated_at'  # the key in mmengine's message hub, which checkpoints hold
 
 
 def resume_from(cfg: Config, start: str) -> None:
@@ -64,8 +49,7 @@ def resume_from(cfg: Config, start: str) -> None:
         start: A checkpoint or a work dir; ``'auto'`` for the work dir of the run.
 
     Raises:
-        UserError: If there has been a checkpoint in the run's work dir, and none is whole; if the
-            settings are others than those of the checkpoint, see :func:`check_settings`.
+        UserError: If there has been a checkpoint in the run's work dir, and none is whole.
     """
     folder = Path(cfg.work_dir if start == 'auto' else start)
     hook = checkpoint_hook(cfg)
@@ -79,29 +63,6 @@ def resume_from(cfg: Config, start: str) -> None:
         return
     cfg.resume = True
     cfg.load_from = str(newest or start)
-    # The errors of the checkpoint are raised before the data are listed.
-    processes = 1 if cfg.get('launcher', 'none') == 'none' else None
-    facts = config_facts(cfg, processes=processes)
-    checkpoint = read_checkpoint(cfg.load_from)
-    # Where the data lie does not matter if they are the same, as check_resumed finds out.
-    earlier_training = checkpoint.meta.get(FACTS, {}).get('training', {})
-    earlier_data = described_data(earlier_training)
-    for split, data in described_data(facts['training']).items():
-        if CONTENT in earlier_data.get(split, {}):
-            data[CONTENT] = earlier_data[split][CONTENT]
-    check_settings(checkpoint, facts, cfg)
-
-
-def check_resumed(runner: Runner) -> None:
-    """Refuse to resume the training of a Runner, whose data are built, by other settings or data.
-
-    Raises:
-        UserError: See :func:`check_settings`.
-    """
-    (hook,) = [hook for hook in runner.hooks if isinstance(hook, SameTrainingHook)]
-    add_contents(hook.facts, runner)
-    if runner._resume and runner._load_from:
-        check_settings(read_checkpoint(runner._load_from), hook.facts, runner.cfg)
 
 
 def _no_whole_checkpoint_message(folder: Path, hook: Mapping) -> str:
@@ -152,7 +113,9 @@ def continues_in_work_dir(cfg: Config) -> bool:
     return bool(start) and Path(start).resolve().parent in [path.resolve() for path in folders]
 
 
-def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None:
+def check_settings(
+    checkpoint: Checkpoint, facts: Mapping, cfg: Mapping, ignored: Sequence[str] = ()
+) -> None:
     """Refuse to resume a training by settings other than its own, but for its length.
 
     mmengine restores the optimizer and the schedule of the checkpoint, so new ones would be
@@ -161,8 +124,9 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
 
     Args:
         checkpoint: The checkpoint that the training is to be resumed from.
-        facts: Result of :func:`~mmcalib.runs.training.config_facts` for the config.
+        facts: Result of :func:`~mmcalib.runs.facts.config_facts` for the config.
         cfg: Config of the run.
+        ignored: Keys that are not compared, wherever they are.
 
     Raises:
         UserError: For other settings, which it names by the keys of the config. For hooks that are
@@ -184,18 +148,16 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
     if None in (before['processes'], now['processes']):
         before['processes'] = now['processes']
     _complete_ends(before, now)
-    own_before = {'custom_hooks': _take_own_hooks(before, cfg)}
-    own_now = {'custom_hooks': _take_own_hooks(now, cfg)}
-    if changed := next(differences(own_before, own_now), None):
-        warnings.warn(
-            f'the training is resumed with another hook of your own, {changed}: the record will '
-            'have the new one',
-            stacklevel=2,
-        )
-    for settings in (before, now):
-        train_cfg = settings.get('train_cfg') or {}
-        settings['train_cfg'] = {k: v for k, v in train_cfg.items() if k not in LENGTH}
-    changes = list(differences(before, now))
+    changes = []
+    for change in differences(before, now, ignored=ignored):
+        if change.startswith(OWN_HOOKS):
+            warnings.warn(
+                'the training is resumed with another hook of your own, '
+                f'{change.replace(OWN_HOOKS, "custom_hooks", 1)}: the record will have the new one',
+                stacklevel=2,
+            )
+        elif not change.startswith(MAY_CHANGE):
+            changes.append(change)
     if not changes:
         return
     shown = '; '.join(changes[:SHOWN_DIFFERENCES])
@@ -212,17 +174,32 @@ def check_settings(checkpoint: Checkpoint, facts: Mapping, cfg: Mapping) -> None
 def _settings(facts: Mapping, cfg: Mapping) -> dict:
     """Return what decides about the figures of a training, by the keys of its config."""
     training = deepcopy(facts['training'])
-    training.pop('load_from', None)  # A resumed training still started from there.
     selection = training.pop('selection', {})
+    own_hooks = []
+    known_hooks = []
+    for hook in training.pop('custom_hooks', []):
+        if _is_known_hook(hook, cfg.get('default_scope')):
+            known_hooks.append(hook)
+        else:
+            own_hooks.append(hook)
     return {
         '--limit': training.pop('limit', None),
         **_losses_by_path(facts['loss'], cfg),
         **training.pop('other_losses', {}),
         **training,
+        'train_cfg': training.get('train_cfg') or {},
         'processes': training.get('processes'),
         'val_dataloader': {'dataset': selection.pop('on', None)},
         'default_hooks': {'checkpoint': selection},
+        'custom_hooks': known_hooks or None,
+        OWN_HOOKS: own_hooks,
     }
+
+
+def _is_known_hook(hook: Mapping, scope: str | None) -> bool:
+    """Return whether a hook is of no package of the user's, where it may only log."""
+    kind = find_class({'type': hook['type']}, scope, HOOKS)
+    return kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES
 
 
 def _losses_by_path(main: Mapping | None, cfg: Mapping) -> dict[str, Mapping | None]:
@@ -237,22 +214,6 @@ def _losses_by_path(main: Mapping | None, cfg: Mapping) -> dict[str, Mapping | N
     if len(paths) > 1 and len(paths) == len(terms):
         losses.update(zip(paths, terms, strict=True))
     return losses or {'loss': main}
-
-
-def _take_own_hooks(settings: dict, cfg: Mapping) -> list:
-    """Take the hooks out that are of no known package, and return them; they may only log."""
-    own_hooks = []
-    known_hooks = []
-    with HOOKS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-        for hook in settings.pop('custom_hooks', []):
-            kind = registry.get(hook['type'])
-            if kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES:
-                known_hooks.append(hook)
-            else:
-                own_hooks.append(hook)
-    if known_hooks:
-        settings['custom_hooks'] = known_hooks
-    return own_hooks
 
 
 def _complete_ends(before: Mapping, now: Mapping) -> None:
@@ -327,118 +288,3 @@ def lengthen_schedules(runner: Runner, built_states: list[dict], facts: dict) ->
             scheduler._global_step -= missed_steps
             for _ in range(missed_steps):
                 scheduler.step()
-
-
-class SameTrainingHook(Hook):
-    """Refuses to resume another training, and lets a longer one go on.
-
-    Args:
-        facts: Facts that are recorded of the training, see
-            :func:`~mmcalib.runs.training.config_facts`.
-
-    Raises:
-        UserError: For a resume by other settings, whose result would be recorded as theirs; with
-            weights that do not fill the model; on other classes.
-    """
-
-    def __init__(self, facts: dict) -> None:
-        self.facts = facts
-        self._built_states: list[dict] = []
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if not runner._resume:
-            return
-        resumed = checkpoint_from_content(checkpoint, str(runner._load_from))
-        add_contents(self.facts, runner)
-        check_settings(resumed, self.facts, runner.cfg)
-        # A training that is resumed still started from what it first started from.
-        earlier_training = resumed.meta.get(FACTS, {}).get('training', {})
-        if 'load_from' in earlier_training:
-            self.facts['training']['load_from'] = earlier_training['load_from']
-        classes = class_names(runner.train_dataloader.dataset)
-        check_classes(resumed.classes, classes, f'{resumed.path} and the train set')
-        fill(getattr(runner.model, 'module', runner.model), resumed, resumed=True)
-        self._built_states = scheduler_states(runner)
-
-    def before_train(self, runner: Runner) -> None:
-        if self._built_states:
-            lengthen_schedules(runner, self._built_states, self.facts)
-
-
-class ResumeHook(Hook):
-    """Validates what was only saved, and keeps one best checkpoint, in the run's own folder.
-
-    mmengine saves a step before it validates it, and does not validate it after a resume: the best
-    checkpoint would be another one, and a loss that learns from validations would miss one. A best
-    checkpoint that a stop has left behind is moved aside when the training ends. The absolute paths
-    in a checkpoint become those in the run's folder, which may be a copy.
-    """
-
-    # Behind CheckpointHook, which finds its folder before a training, and publishes after it.
-    priority = 'LOWEST'
-
-    def __init__(self) -> None:
-        self._is_training = False
-
-    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
-        keys = [key for key in info if key.startswith('best_ckpt')]
-        for hook in _checkpoint_hooks(runner):
-            folder = Path(hook.out_dir or runner.work_dir)
-            if hook.out_dir and hook.out_dir != runner.work_dir:
-                folder /= Path(runner.work_dir).name
-            for key in keys:
-                path = folder / Path(info[key]).name if info[key] else None
-                if path is not None and path.is_file():
-                    info[key] = str(path)
-                else:  # A better one replaced it, which the stop has made the training forget.
-                    info[key] = None
-                    info.pop(key.replace('ckpt', 'score'), None)
-
-    def before_train(self, runner: Runner) -> None:
-        self._is_training = True
-        loop = runner.train_loop
-        if runner.val_loop is None or not isinstance(
-            loop, EpochBasedTrainLoop | IterBasedTrainLoop
-        ):
-            return
-        step, end = step_and_end(runner)
-        loop._decide_current_val_interval()
-        is_due = step >= loop.val_begin and (step % loop.val_interval == 0 or step == end)
-        if step and is_due and runner.message_hub.get_info(VALIDATED) != step:
-            runner.logger.info('The checkpoint was saved before its validation, which is made now')
-            runner.val_loop.run()
-
-    def before_val(self, runner: Runner) -> None:
-        if self._is_training:
-            step, _ = step_and_end(runner)
-            runner.message_hub.update_info(VALIDATED, step)
-
-    def after_train(self, runner: Runner) -> None:
-        self._is_training = False
-        if not is_main_process():
-            return
-        for hook in _checkpoint_hooks(runner):
-            kept = [getattr(hook, 'best_ckpt_path', None)]
-            kept += getattr(hook, 'best_ckpt_path_dict', {}).values()
-            for path in kept:
-                if path and Path(path).is_file():
-                    _move_other_best(Path(path))
-
-
-def _move_other_best(best: Path) -> None:
-    """Move the checkpoints aside that are named as the best one but for their epoch or iteration.
-
-    Their names do not tell whether this training wrote them.
-    """
-    same_metric = re.compile(re.escape(best.stem.rstrip('0123456789')) + r'\d+')
-    others = []
-    for path in best.parent.glob(f'best_*{best.suffix}'):
-        if path != best and same_metric.fullmatch(path.stem):
-            others.append(path)
-    if others:
-        move_aside(best.parent, others)
-
-
-def _checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:
-    return [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]

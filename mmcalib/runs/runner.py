@@ -22,14 +22,17 @@ from mmcalib.openmmlab.hooks import SameBuffersHook
 from mmcalib.openmmlab.hooks.batch_of_one_hook import BatchOfOneHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
 from mmcalib.openmmlab.hooks.head_options_hook import HeadOptionsHook
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.checks import error_reason
 from mmcalib.runs.config_tree import walk
+from mmcalib.runs.facts import config_facts
 from mmcalib.runs.labelled_classes import LabelledClassesHook
 from mmcalib.runs.processes import join_processes
-from mmcalib.runs.resume import ResumeHook, SameTrainingHook
+from mmcalib.runs.record import LOCATIONS
+from mmcalib.runs.resume import check_settings
 from mmcalib.runs.run_config import set_loader_defaults
 from mmcalib.runs.safe_loading import load_safely
-from mmcalib.runs.training import TrainingFactsHook, config_facts
+from mmcalib.runs.training_hooks import ResumeHook, TrainingFactsHook
 
 # Starts of lines for every checkpoint, and each parameter, that tell a reader nothing.
 NOISE = ('Saving checkpoint at ', 'The previous best checkpoint ', 'paramwise_options -- ')
@@ -44,7 +47,7 @@ def build_runner(cfg: Config) -> Runner:
 
     Raises:
         UserError: If a launcher other than ``pytorch`` is asked for without a GPU; if a part of the
-            config cannot be built.
+            config cannot be built; if the config resumes a training by other settings.
     """
     check_writable(Path(cfg.work_dir, RESULTS))
     set_loader_defaults(cfg)
@@ -52,9 +55,12 @@ def build_runner(cfg: Config) -> Runner:
         torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         join_processes(cfg.launcher)  # mmengine keeps a process group that is there.
+    facts = config_facts(cfg, processes=1 if cfg.launcher == 'none' else None)
+    if cfg.get('resume') and cfg.get('load_from'):
+        # Where the data lie does not matter if they are the same, as check_resumed_data finds out.
+        check_settings(read_checkpoint(cfg.load_from), facts, cfg, ignored=LOCATIONS)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
-    facts = config_facts(cfg, processes=get_world_size())
-    runner.register_hook(SameTrainingHook(facts))
+    facts['training']['processes'] = get_world_size()
     runner.register_hook(TrainingFactsHook(facts))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())

@@ -9,7 +9,8 @@ from mmengine.config import Config
 
 from mmcalib.errors import UserError
 from mmcalib.options import check_number
-from mmcalib.runs.config_tree import find_pipelines, find_toolbox, plain, type_name
+from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name
+from mmcalib.runs.facts import plain
 
 PIPELINES_BEFORE_VIEWS = 'pipelines_before_views'  # the key in a config
 # Scales relative to the size that the pipeline gives; many classifiers take one size only.

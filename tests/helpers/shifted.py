@@ -9,7 +9,7 @@ from images import write_folders, write_voc
 from mmengine.registry import MODELS
 
 from mmcalib.runs.config import load_config
-from mmcalib.runs.training import config_facts
+from mmcalib.runs.facts import config_facts
 
 needs_extra = pytest.mark.skipif(
     importlib.util.find_spec('imagecorruptions') is None, reason='needs mmcalib[shift]'

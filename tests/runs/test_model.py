@@ -17,7 +17,7 @@ from records import write
 from mmcalib.errors import UserError
 from mmcalib.reports.reported_runs import find_runs
 from mmcalib.runs.config import load_config
-from mmcalib.runs.training import config_facts, is_finished
+from mmcalib.runs.facts import config_facts, is_finished
 from mmcalib.runs.views import set_views
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')

@@ -11,10 +11,11 @@ from tested import run_config
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.errors import UserError
-from mmcalib.runs.resume import resume_from
+from mmcalib.runs.checkpoint import checkpoint_from_content
+from mmcalib.runs.facts import config_facts
+from mmcalib.runs.resume import check_settings, resume_from
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.safe_loading import load_file
-from mmcalib.runs.training import config_facts
 
 SMALL = {
     **{f'{split}_dataloader.dataset.indices': 32 for split in ('train', 'val', 'test')},
@@ -41,6 +42,12 @@ def config(folder, schedule=None, **options):
     if schedule:
         cfg.param_scheduler = schedule
     return cfg
+
+
+def resume(cfg, start):
+    """Build the Runner of a training that goes on, which refuses other settings."""
+    resume_from(cfg, str(start))
+    return build_runner(cfg)
 
 
 @pytest.fixture(scope='module')
@@ -77,14 +84,9 @@ def test_resume_other_setting_refused(options, named, trained, tmp_path):
     for folder in (trained, tmp_path):  # It goes on in its work dir, or in another one.
         before = sorted(folder.iterdir())
         with pytest.raises(UserError, match=named) as error:
-            resume_from(config(folder, **options), str(trained))
+            resume(config(folder, **options), trained)
         assert 'load_from' in str(error.value)
         assert sorted(folder.iterdir()) == before
-    # Other tools may build a Runner, which refuses the same.
-    cfg = config(tmp_path, resume=True, load_from=str(trained / 'epoch_2.pth'), **options)
-    with pytest.raises(UserError, match=named):
-        build_runner(cfg).train()
-    assert not list(tmp_path.glob('*.pth'))
 
 
 def test_resume_several_other_settings_names_all(trained, run):
@@ -107,7 +109,7 @@ def test_resume_several_other_settings_names_all(trained, run):
 ])  # fmt: skip
 def test_resume_setting_without_effect_allowed(options, trained, tmp_path):
     options = {key: value for key, value in options.items() if value is not None}
-    resume_from(config(tmp_path, **options), str(trained))
+    resume(config(tmp_path, **options), trained)
 
 
 @HOOKS.register_module(force=True)
@@ -122,11 +124,11 @@ def test_resume_other_hook_of_user_warns(trained, tmp_path):
     """It may only log. A user who mends a hook that broke the training must be able to resume."""
     user_hook = dict(type='MyLogHook', project='mended')
     with pytest.warns(UserWarning, match=r'custom_hooks .*MyLogHook'):
-        resume_from(config(tmp_path, custom_hooks=[user_hook]), str(trained))
+        resume(config(tmp_path, custom_hooks=[user_hook]), trained)
     with_ema = [user_hook, dict(type='EMAHook', momentum=0.1)]
     with pytest.raises(UserError, match='EMAHook'), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        resume_from(config(tmp_path, custom_hooks=with_ema), str(trained))
+        resume(config(tmp_path, custom_hooks=with_ema), trained)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +183,16 @@ def test_resume_more_epochs_keeps_schedule_of_former_length(schedule, tmp_path, 
     assert recorded_schedule['end'] == 2
     assert content['optimizer']['param_groups'][0]['lr'] == last_lr
     # A config may name the end of the schedule, but no other one.
-    resume_from(config(tmp_path, with_end(schedule, 2)), str(tmp_path))
+    resume(config(tmp_path, with_end(schedule, 2)), tmp_path)
     with pytest.raises(UserError, match=r'param_scheduler.*end 2 \(here: 9\)'):
-        resume_from(config(tmp_path, with_end(schedule, 9)), str(tmp_path))
+        resume(config(tmp_path, with_end(schedule, 9)), tmp_path)
 
 
 def test_resume_checkpoint_of_other_tool_compares_nothing(trained, tmp_path):
     content = load_file(str(trained / 'epoch_2.pth'))
     del content['meta']['facts']
     torch.save(content, tmp_path / 'epoch_2.pth')
-    resume_from(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
+    resume(config(tmp_path, optim_wrapper__optimizer__lr=0.1), 'auto')
 
 
 def test_resume_checkpoint_of_0_4_own_collate_fn_allowed(trained, tmp_path):
@@ -200,7 +202,7 @@ def test_resume_checkpoint_of_0_4_own_collate_fn_allowed(trained, tmp_path):
     for data in (training['train_dataloader']['dataset'], training['selection']['on']):
         del data['content_digest']
     torch.save(content, tmp_path / 'epoch_2.pth')
-    resume_from(config(tmp_path, train_dataloader__collate_fn=dict(type='my_collate')), 'auto')
+    resume(config(tmp_path, train_dataloader__collate_fn=dict(type='my_collate')), 'auto')
 
 
 @pytest.mark.parametrize('is_cascade', [True, False])
@@ -225,10 +227,9 @@ def test_resume_checkpoint_of_0_4_several_losses_compares_each(is_cascade, tmp_p
     facts = config_facts(cfg, processes=1)
     facts['loss'] = cross_entropy
     facts['training']['other_losses'] = others
-    earlier = tmp_path / 'earlier.pth'
-    torch.save({'state_dict': {}, 'meta': {'facts': facts}}, earlier)
-    resume_from(cfg, str(earlier))
+    earlier = checkpoint_from_content({'state_dict': {}, 'meta': {'facts': facts}}, 'earlier.pth')
+    check_settings(earlier, config_facts(cfg), cfg)
     last_key = max(others)
     cfg.merge_from_dict({f'{last_key}.margin': 4})
     with pytest.raises(UserError, match=rf'training, {last_key}\.margin 8\.0 \(here: 4\): resume'):
-        resume_from(cfg, str(earlier))
+        check_settings(earlier, config_facts(cfg), cfg)

@@ -52,7 +52,7 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.runs.checkpoint import Checkpoint, class_names
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import DATASET_KEYS, describe_dataset
+from mmcalib.runs.facts import DATASET_KEYS, describe_dataset
 from mmcalib.runs.model import PredictingModel, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import CONTENT

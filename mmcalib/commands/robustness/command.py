@@ -29,8 +29,8 @@ from mmcalib.reports.shifts import shift_description
 from mmcalib.runs.checkpoint import class_difference, read_checkpoint
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import plain
 from mmcalib.runs.evaluation import run_test, tested_classes
+from mmcalib.runs.facts import plain
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prepare_model
 from mmcalib.runs.processes import leave_processes

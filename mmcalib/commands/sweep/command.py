@@ -39,10 +39,9 @@ from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import headline_text
 from mmcalib.reports.row_labels import distinct_names
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import plain
+from mmcalib.runs.facts import describe_training, main_loss, plain
 from mmcalib.runs.labels import loss_label
 from mmcalib.runs.record import differences, read_json
-from mmcalib.runs.training import describe_training, main_loss
 from mmcalib.runs.work_dir import checkpoint_hook, locked
 from mmcalib.visualization.pixels import save_figure
 

@@ -20,7 +20,7 @@ from mmcalib.metrics.metric_text import PREFIX
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.checks import building, measured_keys
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name
-from mmcalib.runs.training import find_losses, predicting_losses
+from mmcalib.runs.facts import find_losses, predicting_losses
 
 Value = float | str
 # These are taken before other losses that have a parameter.

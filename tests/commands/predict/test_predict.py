@@ -37,8 +37,8 @@ from mmcalib.openmmlab.datasets import Digits
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects
 from mmcalib.runs.config import load_config
+from mmcalib.runs.facts import config_facts
 from mmcalib.runs.record import Record
-from mmcalib.runs.training import config_facts
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 

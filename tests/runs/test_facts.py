@@ -7,15 +7,15 @@ from commands import ROOT
 
 from mmcalib.openmmlab.datasets.download_sources import SOURCES
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import NAMED_DATASETS
-from mmcalib.runs.labels import loss_label
-from mmcalib.runs.training import (
+from mmcalib.runs.facts import (
+    NAMED_DATASETS,
     config_facts,
     describe_training,
     find_losses,
     main_loss,
     training_facts,
 )
+from mmcalib.runs.labels import loss_label
 
 
 def load(name, **options):

@@ -1,35 +1,25 @@
-"""A training: what decided about it, which loss it minimised, and whether it is finished."""
+"""Facts of a training, by which its checkpoints and records tell it from others."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from mmengine.dist import broadcast_object_list, is_main_process
-from mmengine.hooks import Hook
-from mmengine.runner import EpochBasedTrainLoop
 
 from mmcalib.choices import SYMBOLS
-from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS, write_json
+from mmcalib.files import EARLY_STOP, RESULTS, VALIDATION_RESULTS
 from mmcalib.openmmlab.heads import predicting_items
-from mmcalib.openmmlab.same_data import data_content
 from mmcalib.runs.config_tree import (
-    WITHOUT_EFFECT,
     constructor_options,
-    describe_dataset,
     find_class,
-    plain,
+    find_pipelines,
     type_name,
     walk,
 )
-from mmcalib.runs.record import CONTENT, Record, described_data, read_json
-from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook
-
-if TYPE_CHECKING:
-    from mmengine.runner import Runner
+from mmcalib.runs.record import Record, read_json
+from mmcalib.runs.work_dir import checkpoint_hook
 
 FACTS = 'facts'  # the key in `meta` of a checkpoint
 # The sections of a config that decide about the figures of a training.
@@ -46,6 +36,18 @@ OBSERVING_HOOKS = (
 DEFAULT_COLLATIONS = ('default_collate', 'pseudo_collate', 'None')
 # Options of the CheckpointHook that choose the best checkpoint.
 SELECTION = ('type', 'save_best', 'rule')
+# Options anywhere in a config that change no figure, or that a registry takes.
+WITHOUT_EFFECT = frozenset((
+    '_scope_', '_delete_', 'num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor',
+    'collate_fn', 'backend_args', 'file_client_args', 'lazy_init', 'serialize_data', 'max_refetch',
+    'test_mode', 'download', 'compile', 'loss_name',
+))  # fmt: skip
+# Data sets that are the same ones in any folder.
+NAMED_DATASETS = ('CIFAR10', 'CUB', 'Newsgroups20', 'PascalVOCDataset', 'TinyImageNet')
+# Folders whose name says nothing without that of the folder above.
+SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
+# Options that say which dataset it is; its others say how it is read.
+DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
 # Options that a loss is described by also at their defaults: the parameters that its label shows,
 # and whether ignored pixels count in its mean.
 ALWAYS_DESCRIBED = (*SYMBOLS, 'avg_non_ignore')
@@ -59,80 +61,9 @@ TRAINING_PARTS = frozenset((
 ))  # fmt: skip
 
 
-class TrainingFactsHook(Hook):
-    """Writes loss and training into the ``meta`` of each checkpoint, and an early end beside them.
-
-    Args:
-        facts: Result of :func:`config_facts`.
-    """
-
-    def __init__(self, facts: dict) -> None:
-        self.facts = facts
-
-    def before_train(self, runner: Runner) -> None:
-        add_contents(self.facts, runner)
-        if is_main_process():
-            for file in early_stop_files(runner):
-                file.unlink(missing_ok=True)
-
-    def after_train(self, runner: Runner) -> None:
-        stopped_at = early_stop(runner)
-        if stopped_at is None or not is_main_process():
-            return
-        for file in early_stop_files(runner):
-            if file.parent.is_dir():
-                write_json(file, {'stopped_at': stopped_at})
-
-    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        checkpoint['meta'][FACTS] = self.facts
-
-
-def step_and_end(runner: Runner) -> tuple[int, int]:
-    """Return the epochs trained and to train, or iterations where a training has no epochs."""
-    loop = runner.train_loop
-    if isinstance(loop, EpochBasedTrainLoop):
-        return loop.epoch, loop.max_epochs
-    return loop.iter, loop.max_iters
-
-
-def early_stop(runner: Runner) -> int | None:
-    """Return the epoch or iteration at which a hook has ended a training early, None if none has.
-
-    mmengine's EarlyStoppingHook does, by the loop's ``stop_training``.
-    """
-    if not getattr(runner.train_loop, 'stop_training', False):
-        return None
-    step, end = step_and_end(runner)
-    return step if step < end else None
-
-
-def early_stop_files(runner: Runner) -> set[Path]:
-    """Return the files of an early end of a training, in its work dir and beside checkpoints."""
-    folder = checkpoint_folder(runner.work_dir, checkpoint_hook(runner.cfg))
-    return {Path(runner.work_dir, EARLY_STOP).absolute(), folder / EARLY_STOP}
-
-
 def config_facts(cfg: Mapping, *, processes: int | None = None) -> dict:
     """Return loss and training in a config, for the ``meta`` of checkpoints."""
     return {'loss': main_loss(cfg), 'training': describe_training(cfg, processes=processes)}
-
-
-def add_contents(facts: Mapping, runner: Runner) -> None:
-    """Add what the data of a Runner hold to the facts of its training, once.
-
-    The main process looks into the data, and tells the others.
-    """
-    descriptions = described_data(facts['training'])
-    if any(CONTENT in data for data in descriptions.values()):
-        return
-    contents = [None] * len(descriptions)
-    if is_main_process():
-        loops = [getattr(runner, f'{split}_loop') for split in descriptions]
-        contents = [data_content(loop.dataloader.dataset) for loop in loops]
-    broadcast_object_list(contents)
-    for data, content in zip(descriptions.values(), contents, strict=True):
-        if content is not None:
-            data[CONTENT] = content
 
 
 def training_facts(meta: Mapping, cfg: Mapping) -> dict:
@@ -355,3 +286,71 @@ def is_finished(checkpoint: str | Path, training: Mapping, calibration: Mapping)
         if number:
             return int(number[1]) >= length
     return calibration.get('finished')
+
+
+def plain(node: object, ignored_keys: frozenset[str] = WITHOUT_EFFECT) -> object:
+    """Return a part of a config in JSON's types, alike for configs that mean the same.
+
+    Types lose their scope, paths and addresses all but their last part, and whole numbers are
+    integers. A dataset whose type says which one it is has no folder.
+
+    Args:
+        node: The part.
+        ignored_keys: Keys that are left out, wherever they are.
+    """
+    if isinstance(node, Mapping):
+        return _plain_dict(node, ignored_keys)
+    if isinstance(node, (list, tuple)):
+        return [plain(item, ignored_keys) for item in node]
+    if isinstance(node, str):
+        is_path = os.path.isabs(node) or '://' in node
+        return os.path.basename(os.path.normpath(node)) if is_path else node
+    if isinstance(node, float):
+        if node.is_integer():
+            return int(node)
+        return node if abs(node) < float('inf') else str(node)
+    if isinstance(node, (int, bool, type(None))):
+        return node
+    return type_name(node)
+
+
+def _plain_dict(node: Mapping, ignored_keys: frozenset[str]) -> dict:
+    """Return :func:`plain` of a dict."""
+    is_named_dataset = type_name(node.get('type')) in NAMED_DATASETS
+    result = {}
+    for key, item in node.items():
+        name = str(key)
+        if name in ignored_keys or (name == 'data_root' and is_named_dataset):
+            continue
+        if name == 'type':
+            result[name] = type_name(item)
+        elif name == 'data_root' and isinstance(item, str):
+            result[name] = _folder_name(item)
+        else:
+            result[name] = plain(item, ignored_keys)
+    return result
+
+
+def _folder_name(root: str) -> str:
+    """Return the name of a folder, with that of the one above if it is a split's."""
+    parts = os.path.normpath(root).split(os.sep)
+    return '/'.join(parts[-2:]) if parts[-1] in SPLIT_FOLDERS else parts[-1]
+
+
+def describe_dataset(dataset: object) -> dict:
+    """Return type and options of a dataset's config, its wrappers' among them, without pipelines.
+
+    The innermost dataset has the type; wrappers may add to it.
+    """
+    description = {}
+    while isinstance(dataset, Mapping):
+        options = {key: item for key, item in dataset.items() if key != 'dataset'}
+        description |= plain(options, WITHOUT_EFFECT | {'pipeline'})
+        dataset = dataset.get('dataset')
+    return description
+
+
+def plain_pipelines(cfg: Mapping, split: str) -> list[list]:
+    """Return the transforms of a split's datasets, the innermost first, for JSON."""
+    holders = find_pipelines(cfg[f'{split}_dataloader']['dataset'])
+    return [plain(holder['pipeline']) for holder in holders]
