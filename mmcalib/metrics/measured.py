@@ -11,7 +11,15 @@ import numpy as np
 
 from mmcalib.files import without_nan
 from mmcalib.metrics.class_rates import ClassRates
-from mmcalib.metrics.metric_text import INTERVAL, MACRO, PREFIX, metric_heading, number_text
+from mmcalib.metrics.metric_text import (
+    INTERVAL,
+    MACRO,
+    PREFIX,
+    UNITS,
+    base_name,
+    metric_heading,
+    number_text,
+)
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.tables import TextTable
 
@@ -84,6 +92,8 @@ class Measured(dict[str, Value]):
     def __str__(self) -> str:
         if not self:
             return 'no metrics'
+        if any(base_name(name) not in UNITS for name in self.names):
+            return repr(self)  # The Trainer of transformers adds losses and times to a copy.
         table = self._label_table() if self.by_label else self._metric_table()
         return '\n'.join([table.write('text'), *self.sentences()])
 

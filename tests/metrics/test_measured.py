@@ -225,3 +225,13 @@ def test_what_gives_no_batches_raises_in_one_line(loader):
 def test_interval_out_of_range_raises(interval, remedy):
     with pytest.raises(ValueError, match=remedy):
         mmcalib.measure([[0.5, 0.5]], [1], ['ECE'], interval=interval)
+
+
+def test_measured_with_keys_of_a_trainer_prints_as_a_dict():
+    measured = mmcalib.measure([[0.9, 0.1], [0.8, 0.2]], [0, 1], ['ECE', 'NLL'], interval=0.9)
+    # So does the Trainer of transformers.
+    metrics = type(measured)({key: float(value) for key, value in measured.items()})
+    for key in list(metrics):
+        metrics[f'eval_{key}'] = metrics.pop(key)
+    metrics['eval_runtime'] = 0.1
+    assert str(metrics) == str(dict(metrics))
