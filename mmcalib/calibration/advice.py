@@ -29,14 +29,14 @@ FEW_GROUPS_OF_LABELS = (
     'which other scaling would hold on further ones.'
 )
 MANY_GROUPS = (
-    'The first within a standard error of the lowest NLL is chosen, for images like these. On '
-    'images of another place or camera, class frequencies differ: measure there, or take a '
+    'The first within a standard error of the lowest NLL is chosen, for data like these. In data '
+    'of another place, time or device, class frequencies differ: measure there, or take a '
     'temperature.'
 )
 POOLED = (
     'Before and after are pooled over labels; ECE_macro of a measurement is the mean of labels.'
 )
-KEEP = 'Keep your model, or calibrate on more images to be sure.'
+KEEP = 'Keep your model, or calibrate on more data to be sure.'
 
 
 def advice(calibrated: Calibrated) -> list[str]:
@@ -63,10 +63,7 @@ def about_choice(calibrated: Calibrated) -> Iterator[str]:
     if calibrated.scaler is None:
         is_by_temperature = are_few and not calibrated.has_several_labels
         reason = 'is chosen' if is_by_temperature else 'improves on none by a standard error'
-        yield (
-            f'No scaling {reason}, of {calibrated.population:,} predictions of '
-            f'{units_text(calibrated)}.'
-        )
+        yield f'No scaling {reason}, of {population_text(calibrated)}.'
 
 
 def about_fit(calibrated: Calibrated) -> Iterator[str]:
@@ -82,16 +79,16 @@ def about_fit(calibrated: Calibrated) -> Iterator[str]:
         scaling += f' {temperature_interval(calibrated)}'
     on_split = '' if calibrated.split is None else f' on {calibrated.split}'
     yield (
-        f'{scaling}, fitted on {calibrated.num_fitted:,} of {calibrated.population:,} predictions '
-        f'of {units_text(calibrated)}{on_split}.'
+        f'{scaling}, fitted on {calibrated.num_fitted:,} of {population_text(calibrated)}'
+        f'{on_split}.'
     )
     if calibrated.num_folds:
         yield (
-            'Before and after are cross-fitted: each image is scored by a scaling fitted on the '
-            f'other {calibrated.num_folds - 1} of {calibrated.num_folds} folds.'
+            f'Before and after are cross-fitted: each {calibrated.unit} is scored by a scaling '
+            f'fitted on the other {calibrated.num_folds - 1} of {calibrated.num_folds} folds.'
         )
     else:
-        yield 'Before and after are of images that the scaling was fitted on.'
+        yield f'Before and after are of {calibrated.unit}s that the scaling was fitted on.'
     if calibrated.class_prior is not None:
         prior = ', '.join(f'{100 * frequency:.3g}' for frequency in calibrated.class_prior)
         on_test = ', on test too,' if 'tested' in calibrated.effects else ''
@@ -128,12 +125,15 @@ def about_data(calibrated: Calibrated) -> Iterator[str]:
     """Yield what speaks against the data of a calibration."""
     if calibrated.groups_are_runs:
         yield (
-            f'Neighbours among the {calibrated.num_images:,} images are alike, as frames of a '
+            f'Neighbours among the {images_text(calibrated)} are alike, as frames of a '
             f'video are: {FOLDS} stretches of them are taken for what is independent. If they are '
             'of several videos, patients or flights, name these: groups=…, or --groups PATTERN.'
         )
     elif calibrated.num_groups == 1:
-        yield 'All images are of one group, so nothing tells how the scaling holds on others.'
+        yield (
+            f'All {calibrated.unit}s are of one group, so nothing tells how the scaling holds on '
+            'others.'
+        )
     elif calibrated.num_groups < LEAST_GROUPS:
         yield (
             f'{units_text(calibrated)} are few, and tell of others less than the standard error '
@@ -276,8 +276,8 @@ def remedy_for(calibrated: Calibrated, worse: dict[str, str]) -> str:
         is_temperature = scaler.method == TemperatureScaler.method
         other = 'keep your model' if is_temperature else 'take a temperature'
         return (
-            f'The fit lowers the NLL, and does not here: {other}, or calibrate on more images that '
-            'are like these.'
+            f'The fit lowers the NLL, and does not here: {other}, or calibrate on more data '
+            'like these.'
         )
     if 'accuracy' in worse:
         return 'This method changes predicted classes: take a temperature to keep them.'
@@ -285,9 +285,19 @@ def remedy_for(calibrated: Calibrated, worse: dict[str, str]) -> str:
 
 
 def images_text(calibrated: Calibrated) -> str:
-    """Return the number of images, such as ``797 images``."""
+    """Return the number of images, such as ``797 images``; of a loader's rows, predictions."""
     num_images = calibrated.num_images
-    return '1 image' if num_images == 1 else f'{num_images:,} images'
+    return f'1 {calibrated.unit}' if num_images == 1 else f'{num_images:,} {calibrated.unit}s'
+
+
+def population_text(calibrated: Calibrated) -> str:
+    """Return the number of valid predictions and what they are of, if they are not all by it."""
+    population = f'{calibrated.population:,} predictions'
+    if calibrated.unit != 'prediction':
+        return f'{population} of {units_text(calibrated)}'
+    if calibrated.num_groups == calibrated.num_images:
+        return population
+    return f'{population} of {groups_text(calibrated)}'
 
 
 def units_text(calibrated: Calibrated) -> str:
@@ -296,8 +306,13 @@ def units_text(calibrated: Calibrated) -> str:
     num_groups = calibrated.num_groups
     if num_groups == calibrated.num_images:
         return images
-    groups = '1 group' if num_groups == 1 else f'{num_groups:,} groups'
-    return f'{groups} of {images}'
+    return f'{groups_text(calibrated)} of {images}'
+
+
+def groups_text(calibrated: Calibrated) -> str:
+    """Return the number of groups, such as ``12 groups``."""
+    num_groups = calibrated.num_groups
+    return '1 group' if num_groups == 1 else f'{num_groups:,} groups'
 
 
 def temperature_interval(calibrated: Calibrated) -> str:

@@ -13,6 +13,7 @@ from mmcalib.calibration.before_after import measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
 from mmcalib.calibration.cross_fit import cross_fit
 from mmcalib.calibration.data_checks import check_determined, check_information
+from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.find_layer import find_place
 from mmcalib.calibration.fit import checked_batches, fit_scaling
 from mmcalib.calibration.held_out import draw_held_out
@@ -48,52 +49,36 @@ def calibrate(
     device: str | torch.device | None = None,
     copy: bool = True,
 ) -> Calibrated:
-    r"""Return a calibrated copy of any torch model, with its metrics before and after.
+    """Return a calibrated copy of any torch model, with its metrics before and after.
 
-    The model runs once over the loader, and the scaling with the lowest NLL is folded into
-    the layer that predicts, which is found by running it: the copy is of the same class, with the
-    same keys, and as fast. A scaling that no layer can absorb is attached: then the copy is a
-    :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. To prove that its
-    probabilities are the scaled ones, it runs on up to ten batches: the first, middle and last,
-    those with the highest and the lowest logit, and one for each set of layers that ran; and on up
-    to 128 single images at equal distances over the whole pass. The text says on how many images
-    that was. Figures are cross-fitted over 5 folds of the images.
-
-    The given model, its mode, its hooks and the random states are as before. The order of the
-    images does not matter, so the loader may shuffle. Of maps and volumes 200,000 pixels are drawn,
-    each as likely as any other, for fit and figures.
+    The scaling with the lowest NLL is folded into the layer that predicts, so that class, keys and
+    speed stay; or it is attached behind the model, by a
+    :class:`~mmcalib.posthoc.attached.CalibratedOutput`, where no layer can absorb it. Running it
+    proves the probabilities. Figures are cross-fitted; of maps 200,000 pixels are drawn.
 
     Args:
-        model: A classifier or segmentor, of one or several labels, that returns logits.
-        loader: Batches of held-out data: ``(inputs, labels)`` or dicts, see
-            :mod:`mmcalib.predictions.loader`; others need `unpack`. Logits are ``(N, K)`` or
-            ``(N, K, *)`` with labels ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels
-            ``(N, L)`` of 0 and 1 are several labels, which get a scaling each.
-        method: A key of ``mmcalib.posthoc.SCALERS``; or a scaler with options; or ``'auto'`` for
-            the simplest method within one standard error of the best cross-validated likelihood.
-            With fewer than ten groups, auto takes a temperature, and only if it is above 1 by two
-            standard errors. None is a temperature, and for sigmoids and two classes ``'platt'``,
-            which also mends their rate of positives, and can change predicted classes.
-        unpack: A function from a batch to its inputs and labels, such as
-            ``lambda batch: (batch['pixels'], batch['mask'])``.
-        logits: A function that takes the logits out of the model's output; by default they are its
+        model: A classifier or segmentor that returns logits.
+        loader: Held-out batches in any order, see :mod:`mmcalib.predictions.loader`: logits
+            ``(N, K)`` or ``(N, K, *)`` with labels ``(N,)`` or ``(N, *)``, K = 1 before a sigmoid.
+            Labels ``(N, L)`` of 0 and 1 are several labels, which get a scaling each.
+        method: A key of ``mmcalib.posthoc.SCALERS``, a scaler, or ``'auto'``: the simplest within
+            one standard error of the best cross-validated likelihood. None is ``'platt'`` for
+            sigmoids and two classes, which can change predicted classes, else ``'temperature'``.
+        unpack: A function from a batch to its inputs and labels.
+        logits: A function from the model's output to its logits; by default they are its
             ``logits``, its ``['out']``, or the output itself.
-        groups: A name for each image, in the order of a loader whose sampler is sequential: images
-            of one group, such as slices of a volume or frames of a video, are not independent.
+        groups: A name for each image, in the order of a loader that does not shuffle: images of one
+            group, such as slices of a volume or frames of a video, are not independent.
         ignore_index: The label of what to leave out.
-        class_prior: ``(K,)`` frequencies of the classes where the model will be used, of one
-            sigmoid those of 0 and of 1, see :func:`~mmcalib.posthoc.shift_class_prior`; None if
-            they are those of the held-out data.
+        class_prior: ``(K,)`` frequencies of the classes in use, of one sigmoid those of 0 and of 1;
+            None if they are those of the held-out data.
         device: Where to run; by default where the model is.
-        copy: Whether to leave the given model as it is. False changes its weights, or puts it into
-            a :class:`~mmcalib.posthoc.attached.CalibratedOutput`, once all has been proven.
+        copy: False changes the given model, once all is proven.
 
     Raises:
         TypeError: If the model is no ``nn.Module``, the method a class, or the loader a data set.
-        UserError: For a model that is calibrated already, cannot be copied, or returns no single
-            tensor of logits; for batches whose inputs or labels are not known, labels of one class
-            only or out of range, probabilities or NaN in place of logits; for a method that is
-            unknown or not for such a head.
+        UserError: For a model that is calibrated already, cannot be copied, or returns no logits;
+            and for batches, labels or a method that do not fit.
     """
     if isinstance(loader, nn.Module):
         raise TypeError('the model comes first, as calibrate(model, loader)')
@@ -111,7 +96,7 @@ def calibrate(
         if len(groups) == 0:
             raise UserError('groups is empty: name the group of each image, or leave it out')
         if int(group_numbers(groups, len(groups), loader).max()) == 0:
-            raise UserError('all images are of one group: calibrate on two or more')
+            raise UserError('all data are of one group: calibrate on two or more')
     source = LoaderSource(loader, unpack=unpack, logits=logits, ignore_index=ignore_index)
     # Fits need gradients. A model that is copied in inference mode could never be trained.
     with ExitStack() as contexts:
@@ -140,10 +125,18 @@ def calibrate(
             returned_scaler=fitted.scaler,
             threshold=source.threshold,
         )
-        calibrated = result(data, fitted, scalings, effect, placement)
+        unit = unit_of_rows(data.draw)
+        calibrated = result(data, fitted, scalings, effect, placement, unit=unit)
         calibrated.model = apply_placement(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
+
+
+def unit_of_rows(draw: Draw) -> str:
+    """Return what each input of a loader is: rows may be of images, tables, or texts."""
+    if draw.pixels:
+        return 'image'
+    return 'row' if draw.rows.several_labels else 'prediction'
 
 
 def apply_placement(model: nn.Module, calibrated: Calibrated, source: LoaderSource) -> nn.Module:

@@ -38,6 +38,8 @@ class Calibrated:
         num_folds: The number of folds of the cross-fit; 0 without one.
         seed: The seed of the draw and of the folds.
         num_bins: The number of bins of ECE and AECE.
+        unit: What each of the images is: ``'image'``; of a loader that tells no images,
+            ``'prediction'``, or ``'row'`` of several labels.
         groups_are_runs: Whether neighbouring images were alike, so that runs of them are groups.
         placement: The place of the scaling; None if it is in no single model.
         fit_errors: The ``standard_error`` of a temperature over groups, and the ``sampling_error``,
@@ -67,6 +69,7 @@ class Calibrated:
     num_folds: int
     seed: int
     num_bins: int
+    unit: str = 'image'
     groups_are_runs: bool = False
     placement: Placement | None = None
     fit_errors: dict[str, Any] = field(default_factory=dict)
@@ -184,6 +187,9 @@ class Calibrated:
         if self.candidates:
             parts.append(self._candidates_table())
         parts.append(self._metrics_table())
+        if any(self.errors.values()):
+            kind = self.unit if self.num_groups == self.num_images else 'group'
+            parts.append(f'± is one standard error: by about this, other {kind}s would differ.')
         if isinstance(self.scaler, ScalerPerLabel):
             parts.append(self._labels_table(self.scaler))
         parts += self.sentences()
@@ -269,6 +275,7 @@ def result(
     effect: Effect,
     placement: Placement | None,
     *,
+    unit: str = 'image',
     num_bins: int = 15,
 ) -> Calibrated:
     """Return the result of a calibration, without the model.
@@ -279,6 +286,7 @@ def result(
         scalings: The scalings that have scored the images.
         effect: The metrics before and after.
         placement: The place of the scaling; None if it is in no single model.
+        unit: What each of the images is, see :class:`Calibrated`.
         num_bins: The number of bins of ECE and AECE.
     """
     return Calibrated(
@@ -291,6 +299,7 @@ def result(
         num_folds=0 if scalings.fold_of_image is None else len(scalings.scalers),
         seed=data.seed,
         num_bins=num_bins,
+        unit=unit,
         groups_are_runs=data.groups.are_runs,
         placement=placement,
         fit_errors=fitted.errors,

@@ -191,8 +191,10 @@ def layers_for(original: OriginalLogits, scaler: Scaler) -> tuple[list[str], str
     reason = f'{type(original.model).__name__} has no {kind} that a scaling can be folded into'
     if names:
         dtype = next(original.model.parameters()).dtype
-        reason += f': halving {trials_text(names, trials)} does not halve the logits of each batch'
-        if dtype != torch.float32:
+        reason += f': halving the weights of {trials_text(names, trials)} does not halve its logits'
+        if dtype == torch.float32:
+            reason += ', to which something else adds, or which a function bounds'
+        else:
             reason += f' in {dtype}'
     elif computed_names:
         reason += (

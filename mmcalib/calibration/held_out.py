@@ -46,7 +46,7 @@ class HeldOut:
         if self.groups.count < 2:
             raise UserError(
                 'all valid predictions are of one image, or of one of the given groups, so no '
-                'scaling can be fitted on others: calibrate on more images'
+                'scaling can be fitted on others: calibrate on more data'
             )
         if self.groups.run_of_group is not None:
             return self.groups.run_of_group % FOLDS

@@ -74,9 +74,10 @@ def test_calibrate_temperature_standard_error_equals_scaler(kind):
     with torch.no_grad():
         rows = network(inputs).movedim(1, -1).flatten(0, -2)
     image_index = torch.arange(400).repeat_interleave(labels[0].numel())
+    unit = 'predictions' if kind == 'classifier' else 'images'
     expected = calibrated.scaler.standard_error(rows, labels.flatten(), image_index)
     assert calibrated.standard_error == pytest.approx(expected, rel=1e-4)
-    assert f' ± {expected:.2g} (standard error over 400 images), fitted' in str(calibrated)
+    assert f' ± {expected:.2g} (standard error over 400 {unit}), fitted' in str(calibrated)
 
 
 def test_calibrate_groups_figures_equal_loop_over_folds():

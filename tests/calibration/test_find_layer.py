@@ -178,7 +178,7 @@ def test_calibrate_list_of_layers_that_are_added_folds():
 def test_calibrate_nonlinear_combination_attaches_and_says_what_was_tried(combine, method):
     calibrated = calibrate_combination(combine, method)
     assert calibrated.folded_into == []
-    expected = "halving layers 'wide' and 'deep', alone or together, does not halve the logits"
+    expected = "halving the weights of layers 'wide' and 'deep', alone or together, does not halve"
     assert expected in calibrated.attached
 
 
@@ -194,7 +194,7 @@ def test_calibrate_product_or_maximum_predicts_scaled_probabilities(combine, met
 
 def test_calibrate_layer_beside_the_logits_is_not_scaled():
     calibrated = calibrate_combination(lambda wide, deep: deep.tanh() + 0 * wide)
-    expected = "halving layers 'wide' and 'deep', each alone, does not halve the logits"
+    expected = "halving the weights of layers 'wide' and 'deep', each alone, does not halve its"
     assert expected in calibrated.attached
 
 
@@ -290,7 +290,7 @@ def test_calibrate_model_that_takes_no_single_image_is_proven_on_whole_batches(m
     proven_images = calibrated.to_dict()['proven_images']
     assert 150 <= proven_images <= 500
     assert proven_images % 50 == 0
-    assert f'on {proven_images} of 1,200 images.' in str(calibrated)
+    assert f'on {proven_images} of 1,200 predictions.' in str(calibrated)
 
 
 def test_calibrate_batches_as_dicts_are_proven_on_images_of_each():
