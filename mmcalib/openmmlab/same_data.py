@@ -281,20 +281,47 @@ def _content_digest(info: Mapping) -> bytes | None:
     return digest.digest() if has_content else None
 
 
-def build_if_there(cfg: Mapping, split: str) -> object | None:
-    """Return the data of a split; None, with a warning, if they are not on this machine."""
+def split_images(
+    cfg: Mapping, split: str, datasets: Mapping[str, object] | None = None
+) -> set[Hashable] | None:
+    """Return the keys of the different images of a split, by which others may have them too.
+
+    Args:
+        cfg: Config with the dataloaders of the splits.
+        split: Name of the split.
+        datasets: Data sets that are built, by their split; one of the same config is taken.
+
+    Returns:
+        The keys of :func:`sample_ids`; None if the config lacks the split, or, with a warning, if
+        its data are not on this machine.
+    """
     loader = cfg.get(f'{split}_dataloader')
     if not loader:
         return None
+    for built_split, dataset in (datasets or {}).items():
+        if same_data(loader, cfg[f'{built_split}_dataloader']):
+            return {sample.key for sample in sample_ids(dataset)}
     try:
-        dataset = DATASETS.build(deepcopy(loader.dataset))
+        with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+            dataset = registry.build(deepcopy(loader['dataset']))
         len(dataset)  # This reads the list of a lazy data set.
     except Exception as error:  # Data sets of a user raise anything.
         print_log(
-            f'The {split} data cannot be read ({error}), so nothing tells whether the images of '
-            'the fit are among them.',
+            f'The {split} data cannot be read ({error}), so nothing tells which of their images '
+            'other splits have too.',
             'current',
             logging.WARNING,
         )
         return None
-    return dataset
+    return {sample.key for sample in sample_ids(dataset)}
+
+
+def are_same_images(cfg: Mapping, split: str, other: str) -> bool:
+    """Return whether two splits have the same images; data of equal configs are not read."""
+    loaders = [cfg.get(f'{name}_dataloader') for name in (split, other)]
+    if not all(loaders):
+        return False
+    if same_data(*loaders):
+        return True
+    images = split_images(cfg, split)
+    return images is not None and images == split_images(cfg, other)

@@ -27,7 +27,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
-from mmcalib.openmmlab.same_data import build_if_there, data_content, same_data, sample_ids
+from mmcalib.openmmlab.same_data import data_content, split_images
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, tested_split
 from mmcalib.predictions.boundary import RANGE_NAMES
 from mmcalib.runs.checkpoint import class_names
@@ -190,16 +190,21 @@ def count_fitted_images(runner: Runner, model: PredictingModel) -> int | None:
     if not splits:
         return 0
     dataset = runner.test_loop.dataloader.dataset
-    tested = {sample.key for sample in sample_ids(dataset)}
+    cfg = {f'{split}_dataloader': runner.cfg.get(f'{split}_dataloader') for split in splits}
+    cfg['tested_dataloader'] = runner.cfg.test_dataloader
+    if 'test' in splits and tested_split(runner) != 'test':
+        cfg['test_dataloader'] = runner.cfg[OWN_TEST_LOADER]
+    datasets = {'tested': dataset}
+    tested = split_images(cfg, 'tested', datasets)
     fitted = set()
     if data_content(dataset) in model.fitted_contents:
         fitted = tested
     else:
         for split in splits:
-            keys = split_keys(runner, split, tested)
-            if keys is None:
+            images = split_images(cfg, split, datasets)
+            if images is None:
                 return None
-            fitted |= keys & tested
+            fitted |= images & tested
     if fitted:
         is_all = len(fitted) == len(tested)
         images = 'these' if is_all else f'{len(fitted):,} of these {len(tested):,}'
@@ -211,26 +216,6 @@ def count_fitted_images(runner: Runner, model: PredictingModel) -> int | None:
             logging.WARNING,
         )
     return len(fitted)
-
-
-def split_keys(runner: Runner, split: str, tested: set) -> set | None:
-    """Return the keys of the images of a split of the config; None if they cannot be read.
-
-    Args:
-        runner: Runner of a test.
-        split: Name of the split.
-        tested: Keys of the tested images, see :func:`~mmcalib.openmmlab.same_data.sample_ids`.
-    """
-    cfg = runner.cfg
-    loader = cfg.get(f'{split}_dataloader')
-    if split == 'test' and tested_split(runner) != 'test':
-        loader = cfg[OWN_TEST_LOADER]
-    if same_data(loader, cfg.test_dataloader):
-        return tested
-    dataset = build_if_there({f'{split}_dataloader': loader}, split)
-    if dataset is None:
-        return None
-    return {sample.key for sample in sample_ids(dataset)}
 
 
 def describe_evaluation(runner: Runner) -> dict:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
@@ -28,16 +26,11 @@ from mmcalib.calibration.prove import Placement
 from mmcalib.choices import AUTO
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
+from mmcalib.commands.calibrate.plan import Plan, make_plan
 from mmcalib.commands.calibrate.refusals import (
-    HELD_OUT,
-    SAME_DATA,
-    Forced,
     check_file,
     check_groups,
-    check_held_out,
-    check_not_calibrated,
     check_options,
-    is_whole_test,
     make_scaler,
 )
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink
@@ -64,27 +57,6 @@ from mmcalib.runs.weights import load_weights, tell_hooks
 CHEAP = 1e8
 
 
-@dataclass(frozen=True)
-class Division:
-    """The images that a scaling is fitted to, and those that it is measured on.
-
-    Attributes:
-        split: The split of the fit.
-        is_whole_test: Whether these images are those of the test, and no others: then each is
-            scored by a scaling that was fitted without its fold, however long this takes.
-        tests: Whether the test split is measured besides.
-    """
-
-    split: str
-    is_whole_test: bool
-    tests: bool
-
-    @property
-    def splits(self) -> list[str]:
-        """The split of the fit, and then the other one that is measured."""
-        return [self.split, 'test'] if self.tests else [self.split]
-
-
 def calibrate_model(options: CalibrateOptions) -> None:
     """Fit a scaling to the logits of a model, and write the calibrated model or the temperature.
 
@@ -98,81 +70,63 @@ def calibrate_model(options: CalibrateOptions) -> None:
     to be kept.
     """
     method = make_scaler(options)
-    run = prepare(options)
-    runner = build_runner(run.cfg)
-    if options.writes_temperature:
-        sink = MeanSink()
-    else:
-        check_not_calibrated(run.model.checkpoints[0], run.forced)
+    cfg, splits, model = prepare(options)
+    runner = build_runner(cfg)
+    sink = MeanSink()
+    if not options.writes_temperature:
         config = load_config(options.members[0].config, options.cfg_options)
-        sink = CheckpointSink(run.model.checkpoints[0], config)
-    division = run.division
-    splits = division.splits
+        sink = CheckpointSink(model.checkpoints[0], config)
     build_data(runner, splits)
     check_run(runner, splits)
     log_start(runner, splits)
-    loaders = load_model_and_data(runner, splits, run.model.checkpoints)
-    shared = check_held_out(runner.cfg, division.split, loaders, run.forced)
-    if is_whole_test(shared):  # The configs may differ.
-        division = Division(division.split, is_whole_test=True, tests=False)
-    if division.is_whole_test:
-        print_log(SAME_DATA.format(seed=options.seed), 'current')
-    calibrated = calibrate_runner(runner, method, loaders, options, division, sink)
+    loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
+    datasets = {split: loader.dataset for split, loader in loaders.items()}
+    plan = make_plan(runner.cfg, options, datasets, sink.checkpoint)
+    load_model(runner, loaders[plan.split], model.checkpoints)
+    calibrated = calibrate_runner(runner, method, loaders, options, plan, sink)
     if calibrated.scaler is not None and is_main_process():
         record = {
             **calibrated.to_dict(),
-            **run_facts(runner, division, options),
-            'shared': shared,
-            'forced': run.forced.reasons,
+            **run_facts(runner, options),
+            'shared': plan.shared,
+            'forced': plan.forced,
         }
-        if division.split == 'test':
+        if plan.split == 'test':
             record['tested'] = record['fitted']
-        sink.write(options.out, calibrated, record, run.model.description)
+        sink.write(options.out, calibrated, record, model.description)
     runner.call_hook('after_run')
     if is_main_process():
-        print_calibration(calibrated, options, run.forced.reasons)
+        print_calibration(calibrated, options, plan.forced)
     leave_processes(1 if calibrated.scaler is None else 0)
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """A calibration that can begin.
-
-    Attributes:
-        cfg: The config of the Runner.
-        division: The images of the fit and of the measurement.
-        model: The model and its description.
-        forced: The reasons against it that ``--force`` allowed.
-    """
-
-    cfg: Config
-    division: Division
-    model: PredictingModel
-    forced: Forced
-
-
-def prepare(options: CalibrateOptions) -> PreparedRun:
-    """Return the config, the division of the images and the model that the options ask for.
+def prepare(options: CalibrateOptions) -> tuple[Config, list[str], PredictingModel]:
+    """Return the config, the splits that are read, that of the fit first, and the model.
 
     Raises:
-        UserError: For options that exclude one another, and images that are not held out.
+        UserError: For options that exclude one another, or if the config lacks a split.
     """
     check_options(options)
     load = partial(load_for_calibration, options=options)
     cfg = load(options.members[0].config)
-    forced = Forced(options.force)
-    division = divide_images(cfg, options, forced)
+    splits = [options.split]
+    own_loader = cfg.get(f'{options.split}_dataloader')
+    if options.test and not same_data(own_loader, cfg.get('test_dataloader')):
+        splits.append('test')
+    for split in splits:
+        if cfg.get(f'{split}_dataloader') is None:
+            raise UserError(f'the config has no {split}_dataloader')
     model = prepare_model(
         cfg,
         read_networks(cfg, options.members, load),
         options,
-        sorted(division.splits),
+        sorted(splits),
         always_mean=options.writes_temperature,
     )
     set_loader_defaults(cfg)
     if options.limit is not None:
         limit_samples(cfg, options.limit)
-    return PreparedRun(cfg, division, model, forced)
+    return cfg, splits, model
 
 
 def load_for_calibration(path: str, options: CalibrateOptions) -> Config:
@@ -183,36 +137,13 @@ def load_for_calibration(path: str, options: CalibrateOptions) -> Config:
     return cfg
 
 
-def divide_images(cfg: Config, options: CalibrateOptions, forced: Forced) -> Division:
-    """Return the images of the fit and of the measurement, as options and data decide.
-
-    Raises:
-        UserError: If the config lacks a split, or the fit is to test images and not forced.
-    """
-    is_test = options.split == 'test' or same_data(
-        cfg.get('val_dataloader'), cfg.get('test_dataloader')
-    )
-    division = Division(options.split, is_whole_test=is_test, tests=options.test and not is_test)
-    for split in division.splits:
-        if cfg.get(f'{split}_dataloader') is None:
-            raise UserError(f'the config has no {split}_dataloader')
-    if options.split == 'test':
-        forced.refuse('fitted on the test split', HELD_OUT)
-    return division
-
-
-def load_model_and_data(
-    runner: Runner, splits: Sequence[str], checkpoints: Sequence[Checkpoint]
-) -> dict[str, Iterable]:
-    """Load the weights, and return the loaders by split, that of the fit first."""
-    loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
-    check_places(loaders[splits[0]], splits[0])
+def load_model(runner: Runner, loader: Iterable, checkpoints: Sequence[Checkpoint]) -> None:
+    """Load the weights of a model whose classes are those of a loader."""
     runner.call_hook('before_run')
-    load_weights(runner.model, checkpoints, data_classes(loaders[splits[0]]))
+    load_weights(runner.model, checkpoints, data_classes(loader))
     tell_hooks(runner, checkpoints)
     if is_model_wrapper(runner.model):  # Each process predicts its share of the images.
         runner.model = runner.model.module
-    return loaders
 
 
 def data_classes(loader: Iterable) -> Sequence[str]:
@@ -225,7 +156,7 @@ def calibrate_runner(
     method: str | LogitScaler | None,
     loaders: Mapping[str, Iterable],
     options: CalibrateOptions,
-    division: Division,
+    plan: Plan,
     sink: CheckpointSink | MeanSink,
 ) -> Calibrated:
     """Calibrate the model of a Runner, prove what is to be written, and measure on the test split.
@@ -235,18 +166,19 @@ def calibrate_runner(
         method: See :func:`mmcalib.calibrate`.
         loaders: The loaders of the split of the fit, and of the test split if there is one.
         options: The options of the command.
-        division: The images of the fit and of the measurement.
+        plan: The images of the fit and of the measurement.
         sink: The writer, which proves the calibrated model first.
 
     Raises:
         UserError: For data that determine no scaling, and if the calibrated model does not predict
             what it should.
     """
-    loader = loaders[division.split]
+    loader = loaders[plan.split]
+    check_places(loader, plan.split)
     group_of_image = groups_of_images(loader.dataset, options.groups)
-    if division.is_whole_test or method == AUTO:
+    if plan.is_whole_test or method == AUTO:
         check_groups(group_of_image, options)
-    source = split_source(runner, division.split, loader)
+    source = split_source(runner, plan.split, loader)
     if source.several_labels and options.class_prior is not None:
         raise UserError(
             '--class-prior is of the classes of one label, and this head predicts several: leave '
@@ -267,7 +199,7 @@ def calibrate_runner(
     if options.limit is None:
         check_information(data)
     fitted = fit_scaling(data, method, options.class_prior)
-    score = cross_fit if division.is_whole_test else cross_fit_if_cheap
+    score = cross_fit if plan.is_whole_test else cross_fit_if_cheap
     scalings = score(fitted.unshifted, data)
     placement = None
     if sink.has_model:
@@ -287,9 +219,9 @@ def calibrate_runner(
         gather=source.gather,
     )
     calibrated = result(data, fitted, scalings, effect, placement, num_bins=options.num_bins)
-    calibrated.split = division.split
+    calibrated.split = plan.split
     calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
-    if division.tests:
+    if plan.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
 
@@ -376,16 +308,16 @@ def named_classes(indices: Sequence[int], classes: Sequence[str]) -> list:
     return [classes[index] if index < len(classes) else index for index in indices]
 
 
-def run_facts(runner: Runner, division: Division, options: CalibrateOptions) -> dict:
+def run_facts(runner: Runner, options: CalibrateOptions) -> dict:
     """Return what the record of a calibration has besides what the library knows."""
-    data = describe_dataset(runner.cfg[f'{division.split}_dataloader'].dataset)
+    data = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
     dataset = {key: data[key] for key in DATASET_KEYS if key in data}
-    loader = getattr(runner, f'{division.split}_loop').dataloader
+    loader = getattr(runner, f'{options.split}_loop').dataloader
     model = runner.model
     head = find_head(getattr(model, 'module', model))
     has_threshold = getattr(head, 'out_channels', None) == 1
     return {
-        'split': division.split,
+        'split': options.split,
         'dataset': {**dataset, 'samples': len(loader.dataset)},
         CONTENT: data_content(loader.dataset),
         'limit': options.limit,

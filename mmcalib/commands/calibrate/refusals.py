@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mmengine.config import Config
-from mmengine.logging import print_log
 from torch import Tensor
 
 from mmcalib.choices import AUTO
 from mmcalib.cli.calibrate import CalibrateOptions
-from mmcalib.commands.calibrate.held_out import MOST_LEARNED, shared_with
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.options import check_integer
@@ -22,35 +17,7 @@ from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.class_prior import check_class_prior
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler
-from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint
 from mmcalib.texts import command_text
-
-HELD_OUT = (
-    'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
-    'checkpoint records it'
-)
-SAME_DATA = (
-    'The images of the fit are those of the test: before and after are cross-fitted over folds of '
-    'the images (seed {seed}), and the scaling that is written is fitted on all of them.'
-)
-
-
-class Forced:
-    """Reasons to refuse a calibration, which ``--force`` allows and the record names.
-
-    Args:
-        is_allowed: Whether ``--force`` was given.
-    """
-
-    def __init__(self, is_allowed: bool) -> None:
-        self.is_allowed = is_allowed
-        self.reasons: list[str] = []
-
-    def refuse(self, reason: str, remedy: str) -> None:
-        """Raise a UserError, or note its reason where the calibration is forced."""
-        if not self.is_allowed:
-            raise UserError(f'refused: {reason}. {remedy}')
-        self.reasons.append(reason)
 
 
 def make_scaler(options: CalibrateOptions) -> str | LogitScaler | None:
@@ -120,28 +87,6 @@ def check_file(file: str, options: CalibrateOptions) -> None:
     check_writable(file)
 
 
-def check_not_calibrated(checkpoint: Checkpoint, forced: Forced) -> None:
-    """Refuse a checkpoint that has been calibrated before: a wrong number.
-
-    Raises:
-        UserError: If it has an attached scaling, or a folded one, and this is not forced.
-    """
-    earlier = checkpoint.meta.get(CALIBRATION)
-    if not earlier:
-        return
-    if earlier.get('attached'):
-        raise UserError(
-            f'the checkpoint has an attached scaling ({earlier["method"]}), which takes no other '
-            f'on top, even with --force: calibrate the original, {earlier["checkpoint"]}'
-        )
-    remedy = (
-        f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
-        f'{earlier["date"]}: use the original, {earlier["checkpoint"]}; or --force, which puts '
-        'another scaling on top; the checkpoint then records both'
-    )
-    forced.refuse('calibrated before', remedy)
-
-
 def check_groups(group_of_image: Tensor, options: CalibrateOptions) -> None:
     """Raise a UserError if all images are of one group, which no fold can divide: lost hours."""
     if group_of_image.max() > 0:
@@ -160,48 +105,3 @@ def check_groups(group_of_image: Tensor, options: CalibrateOptions) -> None:
         remedy = 'take images of other groups'
     purpose = 'a choice of the method' if options.method == AUTO else 'a fit on the test images'
     raise UserError(f'{reason}, and {purpose} needs two or more independent ones: {remedy}')
-
-
-def check_held_out(
-    cfg: Config, split: str, loaders: Mapping[str, Iterable], forced: Forced
-) -> dict[str, int]:
-    """Refuse or warn of images of the fit that are also those of the training, or of the test.
-
-    Args:
-        cfg: The config of the run.
-        split: The split of the fit.
-        loaders: The loaders of the split and of the test that is measured, by split.
-        forced: The reasons that are allowed.
-
-    Returns:
-        The counts of :func:`~mmcalib.commands.calibrate.held_out.shared_with`.
-
-    Raises:
-        UserError: If more than a tenth are training images, and this is not forced.
-    """
-    datasets = {name: loader.dataset for name, loader in loaders.items()}
-    shared = shared_with(cfg, split, datasets)
-    num_images = shared['images']
-    for other, phrase in (('train', 'training'), ('test', 'test')):
-        num_shared = shared.get(other, 0)
-        if not num_shared:
-            continue
-        fact = f'{num_shared:,} of the {num_images:,} {split} images are {phrase} images too'
-        if other == 'train' and num_shared > MOST_LEARNED * num_images:
-            remedy = f'Set {split}_dataloader to images that the training did not see'
-            forced.refuse(f'{fact}, of which the model is too sure', remedy)
-        elif other == 'train':
-            warn(f'{fact}, so the model is surer of them than of others')
-        elif not is_whole_test(shared):
-            warn(f'{fact}, so the figures of the test after the calibration are too good')
-    return shared
-
-
-def is_whole_test(shared: Mapping[str, int]) -> bool:
-    """Return whether the images of the fit are those of the test, and no others."""
-    return 'test' in shared and shared['test'] == shared['images'] == shared['test_images']
-
-
-def warn(fact: str) -> None:
-    """Warn of images that are shared."""
-    print_log(f'{fact}: leave them out of the fit.', 'current', logging.WARNING)

@@ -142,6 +142,7 @@ class MeanSink:
     """A JSON file with the temperature of a mean of several predictions, which is in no layer."""
 
     has_model = False
+    checkpoint = None
 
     def write(
         self, out: str, calibrated: Calibrated, record: Mapping, description: Mapping

@@ -29,6 +29,7 @@ from mmcalib.commands.calibrate.sinks import CheckpointSink
 from mmcalib.members import Member
 from mmcalib.openmmlab.heads import find_head, has_several_labels
 from mmcalib.openmmlab.runner_source import RunnerSource
+from mmcalib.openmmlab.same_data import same_data
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.predictions.kept_batches import KeptBatch
@@ -65,7 +66,7 @@ SMALL = ('nano', 'tiny', 't', 'xxs', 'xs', 'small', 's', 'base', 'b', 'medium', 
 
 
 def division(name):
-    """Return how a calibration would divide the images of a config, or why it refuses the config.
+    """Return whether a config has the same images in val and test, or why it is refused.
 
     The current folder must have a ``weights.pth``.
     """
@@ -73,11 +74,12 @@ def division(name):
     options = CalibrateOptions(members=(Member(str(path), 'weights.pth'),), out='new.pth')
     try:
         with redirect_stdout(StringIO()):
-            run = prepare(options)
+            cfg, *_ = prepare(options)
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return str(error).replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
-    return CROSS_FITTED if run.division.is_whole_test else SEPARATE
+    is_whole_test = same_data(cfg.val_dataloader, cfg.test_dataloader)
+    return CROSS_FITTED if is_whole_test else SEPARATE
 
 
 def architecture(name):

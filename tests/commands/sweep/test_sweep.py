@@ -117,6 +117,14 @@ def change_record(training, **changes):
     path.write_text(json.dumps({**read_json(path), **changes}))
 
 
+@pytest.mark.parametrize('indices', [797, 796])
+def test_sweep_validation_of_test_images_under_other_config_is_told(indices, sweep):
+    """The test has no `indices`, and 797 images."""
+    part = [f'val_dataloader.dataset.{key}' for key in ('split=test', f'indices={indices}')]
+    output = sweep('2', OPTIONS, *part)
+    assert ('validates on its test data' in output) == (indices == 797)
+
+
 def test_sweep_chooses_on_validation_tests_choice_only(sweep):
     output = sweep('2,6,10', '--jobs', '2')
     assert 'margin=6: val top-1 90.00, ECE 0.00' in output

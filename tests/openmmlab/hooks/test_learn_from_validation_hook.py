@@ -12,10 +12,11 @@ from tiny_run import K, Killed, train
 
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics import measure
+from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import edges_and_gaps
 from mmcalib.openmmlab.sample_writing import logits_in
-from mmcalib.runs.resume import ResumeHook
+from mmcalib.runs.training_hooks import ResumeHook
 
 LOSSES = {
     'cals': lambda: CALSLoss(K, margin=2.0, rho_interval=2),
@@ -59,16 +60,19 @@ def test_learn_from_validation_hook_killed_and_resumed_equals_whole(name, by_epo
 
 def test_learn_from_validation_hook_unsuitable_run_warns_or_raises():
     warnings = []
-    val = dict(dataset=dict(type='A', ann_file='val'))
-    other = dict(dataset=dict(type='A', ann_file='train'))
+    digits = dict(type='Digits', split='val', indices=9, pipeline=[])
+    val = dict(dataset=digits)
+    other = dict(dataset=dict(digits, split='train'))
+    same_images = dict(dataset=dict(type='RepeatDataset', times=2, dataset=digits))
     runner = SimpleNamespace(logger=SimpleNamespace(warning=warnings.append), val_loop=True)
     runner.train_loop = None
     runner.model = torch.nn.Sequential(CALSLoss(K))
-    for test in (val, other, None):
+    for test in (val, same_images, other, None):
         runner.cfg = dict(val_dataloader=val, test_dataloader=test)
         LearnFromValidationHook().before_train(runner)
-    (message,) = warnings
-    assert 'which a CALSLoss learns from, are the test data too' in message
+    assert len(warnings) == 2
+    for message in warnings:
+        assert 'which a CALSLoss learns from, are the test data too' in message
     for model, val_loop, message in (
         (torch.nn.ReLU(), True, 'needs a CALSLoss or an AdaFocalLoss in the model'),
         (CALSLoss(K), None, 'CALSLoss learns from validations, but this training has none'),
