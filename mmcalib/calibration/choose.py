@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.fit_rows import group_sums
 from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
+from mmcalib.posthoc.per_label import Scaler
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.progress import progress
@@ -96,8 +97,8 @@ def methods_for(num_logits: int, *, num_groups: int, pixels: bool) -> list[str]:
 
 def scaler_for_head(
     method: str | LogitScaler | None, predictions: ImagePredictions
-) -> Scaler | None:
-    """Return a scaler for a head: of several labels, one for each; None if it is to be chosen.
+) -> LogitScaler | None:
+    """Return a method, with its options, for a head; None if it is to be chosen.
 
     Args:
         method: See :func:`mmcalib.calibrate`.
@@ -115,7 +116,7 @@ def scaler_for_head(
     else:
         scaler = SCALERS[method]()
     scaler.check_head(predictions.logits)
-    return ScalerPerLabel(scaler) if predictions.several_labels else scaler
+    return scaler
 
 
 def choose_method(data: HeldOut, methods: Sequence[str]) -> tuple[str, list[dict]]:
@@ -167,8 +168,6 @@ def choose_method(data: HeldOut, methods: Sequence[str]) -> tuple[str, list[dict
                 continue
             candidate['seconds'] = (time.perf_counter() - start) / len(scalers)
         scaled = cross_scaled_logits(scalers, data)
-        if data.draw.rows.several_labels:
-            scaled = scaled[data.draw.rows.valid][:, None]
         scaled = with_other_class(scaled)
         losses[method] = cross_entropy(scaled, labels, reduction='none')
         predicted = scaled.argmax(dim=1)
@@ -206,15 +205,15 @@ def add_differences(
 
 
 def cross_scaled_logits(scalers: Sequence[Scaler], data: HeldOut) -> Tensor:
-    """Return the drawn logits, float64, each scaled by the scaler of its fold.
+    """Return the logits of :attr:`HeldOut.pooled`, float64, each scaled by the scaler of its fold.
 
     Args:
         scalers: The scaler of each fold; none to leave the logits as they are.
         data: The predictions.
     """
-    scaled = data.draw.logits.to(torch.float64, copy=True)
+    scaled = data.rows.logits.to(torch.float64, copy=True)
     fold = data.folds[data.group_index]
     for number, scaler in enumerate(scalers):
         is_in_fold = fold == number
         scaled[is_in_fold] = scaler.transform(scaled[is_in_fold])
-    return scaled
+    return replace(data.rows, logits=scaled).pool_labels().logits

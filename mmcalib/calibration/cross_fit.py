@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
 from mmcalib.posthoc.fit_rows import nll_derivatives, read_rows
-from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
+from mmcalib.posthoc.per_label import LEAST_IMAGES, Scaler, ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.posthoc.temperature_search import best_temperature, temperature_of_kept_rows
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.progress import progress
 
 
@@ -48,26 +51,40 @@ def cross_fit(scaler: Scaler | None, data: HeldOut) -> Scalings:
     """
     if scaler is None:
         return score_by_fit(scaler)
-    scalers = fit_folds(scaler, data, similar=scaler, shown=True)
+    method = scaler.scaler if isinstance(scaler, ScalerPerLabel) else scaler
+    scalers = fit_folds(method, data, similar=scaler, shown=True)
     return Scalings(scalers, data.folds[data.groups.of_image])
 
 
-def fit_scaler(scaler: Scaler, data: HeldOut, is_kept: Tensor | None = None) -> Scaler:
-    """Fit a scaler to held-out predictions, and return it.
+def fit_scaler(scaler: LogitScaler, rows: ImagePredictions) -> Scaler:
+    """Return a scaler that is fitted to rows, whose images are the groups.
 
     Args:
         scaler: The method and its options.
-        data: The predictions.
-        is_kept: A mask ``(M,)`` of the predictions to fit to; None for all.
+        rows: The predictions; of several labels, each gets a scaler.
     """
-    columns = [data.draw.logits, data.draw.labels, data.group_index]
-    if is_kept is not None:
-        columns = [column[is_kept] for column in columns]
-    return scaler.fit(*columns)
+    if rows.several_labels:
+        return fit_labels(scaler, rows)
+    return deepcopy(scaler).fit(rows.logits, rows.labels, rows.images)
+
+
+def fit_labels(scaler: LogitScaler, rows: ImagePredictions) -> ScalerPerLabel:
+    """Fit a scaler to each label; one with few images takes that of all labels together."""
+    scalers: list[LogitScaler | None] = []
+    for column in rows.split_labels():
+        valid = column.valid_rows()
+        images_per_value = torch.bincount(valid.labels, minlength=2)
+        has_enough = images_per_value.min() >= LEAST_IMAGES
+        scalers.append(fit_scaler(scaler, valid) if has_enough else None)
+    shared_labels = [label for label, fitted in enumerate(scalers) if fitted is None]
+    if shared_labels:
+        shared_scaler = fit_scaler(scaler, rows.pool_labels())
+        scalers = [fitted or shared_scaler for fitted in scalers]
+    return ScalerPerLabel(scalers, shared_labels)
 
 
 def fit_folds(
-    scaler: Scaler,
+    scaler: LogitScaler,
     data: HeldOut,
     *,
     similar: Scaler | None = None,
@@ -91,10 +108,10 @@ def fit_folds(
     if shown:
         numbers = progress(numbers, 'Fitting without each fold', transient=True)
     scalers: list[Scaler] = []
-    if isinstance(scaler, ScalerPerLabel) or not scaler.starts_at_temperature:
+    if data.rows.several_labels or not scaler.starts_at_temperature:
         for number in numbers:
             with named_fold(number, num_folds):
-                scalers.append(fit_scaler(deepcopy(scaler), data, fold != number))
+                scalers.append(fit_scaler(scaler, data.rows.select(fold != number)))
         return scalers
     rows = read_rows(data.draw.logits, data.draw.labels, data.group_index)
     temperature = best_temperature(rows) if similar is None else similar.optimum.temperature

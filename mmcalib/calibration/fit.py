@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,7 +114,7 @@ def fit_scaling(
         scaler, candidates = choose_scaler(data, shifts_prior=shifts_prior)
     errors = {}
     if scaler is not None:
-        scaler = fit_scaler(deepcopy(scaler), data)
+        scaler = fit_scaler(scaler, data.rows)
         errors = temperature_errors(scaler, data)
     if class_prior is None:
         return Fitted(scaler, scaler, errors, candidates)
@@ -126,7 +125,7 @@ def fit_scaling(
 
 def choose_scaler(data: HeldOut, *, shifts_prior: bool) -> tuple[Scaler | None, list[dict]]:
     """Return the scaler of the chosen method, None for no scaling, and the candidates."""
-    rows = data.draw.rows
+    rows = data.rows
     methods = methods_for(
         rows.logits.shape[1], num_groups=data.groups.count, pixels=data.draw.pixels
     )
@@ -135,7 +134,7 @@ def choose_scaler(data: HeldOut, *, shifts_prior: bool) -> tuple[Scaler | None, 
     method, candidates = choose_method(data, methods)
     if data.groups.count < LEAST_GROUPS and not rows.several_labels:
         method = NONE
-        scaler = fit_scaler(TemperatureScaler(), data)
+        scaler = fit_scaler(TemperatureScaler(), rows)
         error = temperature_errors(scaler, data).get('standard_error', math.inf)
         if helps_few_groups(scaler.temperature_, error):
             method = 'temperature'
@@ -162,17 +161,33 @@ def temperature_errors(scaler: Scaler, data: HeldOut) -> dict[str, Any]:
 
     Of several labels, return the standard error of each.
     """
-    method = scaler.scaler if isinstance(scaler, ScalerPerLabel) else scaler
-    if not isinstance(method, TemperatureScaler) or method.criterion != 'nll':
+    if scaler.get_params().get('criterion') != 'nll':  # A temperature alone has one.
         return {}
-    columns = data.draw.logits, data.draw.labels
+    rows = data.rows
     if isinstance(scaler, ScalerPerLabel):
-        return {'standard_errors': scaler.standard_errors(*columns, data.group_index)}
-    standard_error = scaler.standard_error(*columns, data.group_index)
+        return {'standard_errors': errors_of_labels(scaler, rows)}
+    standard_error = scaler.standard_error(rows.logits, rows.labels, rows.images)
     if math.isnan(standard_error):  # There is one group, or the temperature is at its bound.
         return {}
     share_not_drawn = 1 - len(data.draw) / data.draw.population
     return {
         'standard_error': standard_error,
-        'sampling_error': scaler.standard_error(*columns) * share_not_drawn**0.5,
+        'sampling_error': scaler.standard_error(rows.logits, rows.labels) * share_not_drawn**0.5,
     }
+
+
+def errors_of_labels(scaler: ScalerPerLabel, rows: ImagePredictions) -> list[float]:
+    """Return the standard error of the temperature of each label.
+
+    It is NaN for a label that takes the scaling of all labels together, and for a temperature at
+    its bound.
+    """
+    errors = []
+    for label, column in enumerate(rows.split_labels()):
+        valid = column.valid_rows()
+        error = math.nan
+        if label not in scaler.shared_labels:
+            label_scaler = scaler.scalers[label]
+            error = label_scaler.standard_error(valid.logits, valid.labels, valid.images)
+        errors.append(error)
+    return errors

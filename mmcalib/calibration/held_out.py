@@ -59,15 +59,14 @@ class HeldOut:
         return self.groups.of_image[self.draw.rows.images]
 
     @cached_property
-    def pooled(self) -> ImagePredictions:
-        """The valid predictions, whose images are the groups.
+    def rows(self) -> ImagePredictions:
+        """The predictions, whose images are the groups."""
+        return self.draw.rows.with_images(self.group_index)
 
-        Those of several labels are all taken together, as of one label with one logit.
-        """
-        rows = self.draw.rows.with_images(self.group_index)
-        if not rows.several_labels:  # All are valid.
-            return rows
-        return replace(rows, several_labels=False).valid_rows()
+    @cached_property
+    def pooled(self) -> ImagePredictions:
+        """The valid predictions of :attr:`rows`; those of several labels are taken together."""
+        return self.rows.pool_labels()
 
     @cached_property
     def information(self) -> float | None:

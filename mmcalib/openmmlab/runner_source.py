@@ -100,7 +100,8 @@ class RunnerSource:
         """
         first = KeptBatch(next(iter(self.loader)))
         original = OriginalLogits(model, [first], self.run)
-        num_logits = 1 if self.several_labels else len(original.logits_on(first)[0])
+        num_outputs = len(original.logits_on(first)[0])
+        num_logits = 1 if self.several_labels else num_outputs
         if isinstance(method, LogitScaler):
             scaler: Scaler = method
         elif method == AUTO:
@@ -110,7 +111,7 @@ class RunnerSource:
         if shifts_prior and isinstance(scaler, TemperatureScaler):
             scaler = PlattScaler() if num_logits == 1 else VectorScaler()
         if self.several_labels:
-            scaler = ScalerPerLabel(scaler)
+            scaler = ScalerPerLabel([scaler] * num_outputs)
         layers, reason = layers_for(original, scaler)
         return Placement(layers=layers, reason=reason)
 

@@ -55,15 +55,17 @@ def load_scaler(path: str | Path) -> LogitScaler | ScalerPerLabel:
         scaler_class = SCALERS[check_choice('method', content['method'], tuple(SCALERS))]
         parameters = content['parameters']
         if isinstance(parameters, list):
-            unfitted = scaler_class(**content['options'])
-            return ScalerPerLabel.from_parameters(
-                unfitted, parameters, shared_labels=content['shared_labels']
-            )
+            scalers = []
+            for label_parameters in parameters:
+                scaler = scaler_class.from_parameters(label_parameters, **content['options'])
+                scaler.num_logits_ = 1
+                scalers.append(scaler)
+            return ScalerPerLabel(scalers, content['shared_labels'])
         scaler = scaler_class.from_parameters(parameters, **content['options'])
         if content['num_logits'] is not None:
             scaler.num_logits_ = content['num_logits']
         scaler.least_conf = content.get('least_conf')
         return scaler
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         reason = f'lacks {error}' if isinstance(error, KeyError) else error
         raise UserError(f'{path} is not a scaler that save() wrote: {reason}') from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,81 +21,31 @@ MOST_LABELS = 20
 
 
 class ScalerPerLabel:
-    """A scaling for each of L labels, whose logits are before a sigmoid of their own.
+    """Fitted scalings of L labels, whose logits are before a sigmoid of their own.
 
     Logits are ``(N, L)``, or ``(N, 1, *, L)``: the last axis is one of labels.
 
     Args:
-        scaler: A scaler with the method and the options for each label; the method must take the
-            logits of a sigmoid.
-
-    Attributes:
-        scalers: The fitted scaler of each label; empty before :meth:`fit`.
+        scalers: The scaler of each label, all of one method with the same options.
         shared_labels: The indices of the labels that have too few images of either value for a
             scaling of their own. They take the one that is fitted to all labels together.
     """
 
     keeps_argmax = False
 
-    def __init__(self, scaler: LogitScaler) -> None:
-        self.scaler = scaler
-        self.method = scaler.method
-        self.affine = scaler.affine
-        self.per_class = scaler.per_class
-        self.has_shift = scaler.has_shift
-        self.takes_masked_classes = scaler.takes_masked_classes
-        self.scalers: list[LogitScaler] = []
-        self.shared_labels: list[int] = []
+    def __init__(self, scalers: Iterable[LogitScaler], shared_labels: Iterable[int] = ()) -> None:
+        self.scalers = list(scalers)
+        self.shared_labels = list(shared_labels)
+        # The method and its options, not fitted.
+        self.scaler = type(self.scalers[0])(**self.scalers[0].get_params())
+        self.method = self.scaler.method
+        self.affine = self.scaler.affine
+        self.per_class = self.scaler.per_class
+        self.has_shift = self.scaler.has_shift
 
     def check_head(self, logits: Tensor) -> None:
         """Raise a ValueError for a method that does not take the logits of a sigmoid."""
         self.scaler.check_head(logits[:, :1])
-
-    def fit(self, logits: Tensor, labels: Tensor, groups: Tensor) -> ScalerPerLabel:
-        """Fit a scaling to each label, and return self.
-
-        Args:
-            logits: ``(N, L)``.
-            labels: ``(N, L)`` of 0 and 1; labels below 0 are not valid.
-            groups: ``(N,)`` integers, see :meth:`LogitScaler.fit`.
-
-        Raises:
-            ValueError: If the data leave a scaling undetermined.
-        """
-        self.scalers = []
-        self.shared_labels = []
-        shared_scaler = None
-        for label, column in enumerate(label_columns(logits, labels, groups)):
-            images_per_value = torch.bincount(column[1], minlength=2)
-            if images_per_value.min() >= LEAST_IMAGES:
-                self.scalers.append(deepcopy(self.scaler).fit(*column))
-                continue
-            if shared_scaler is None:
-                valid = labels >= 0
-                group_of_label = groups[:, None].expand(labels.shape)
-                shared_scaler = deepcopy(self.scaler)
-                shared_scaler.fit(logits[valid][:, None], labels[valid], group_of_label[valid])
-            self.scalers.append(shared_scaler)
-            self.shared_labels.append(label)
-        return self
-
-    def standard_errors(self, logits: Tensor, labels: Tensor, groups: Tensor) -> list[float]:
-        """Return the standard error of the temperature of each label.
-
-        It is NaN for a label that takes the scaling of all labels together, and for a temperature
-        at its bound.
-
-        Args:
-            logits: As for :meth:`fit`.
-            labels: As for :meth:`fit`.
-            groups: As for :meth:`fit`.
-        """
-        errors = []
-        columns = label_columns(logits, labels, groups)
-        for label, (scaler, column) in enumerate(zip(self.scalers, columns, strict=True)):
-            is_shared = label in self.shared_labels
-            errors.append(math.nan if is_shared else scaler.standard_error(*column))
-        return errors
 
     def transform(self, logits: Any) -> Any:
         """Return scaled logits, of the same shape and kind; lists become arrays.
@@ -151,15 +99,12 @@ class ScalerPerLabel:
         return [scaler.shown_parameters() for scaler in self.scalers]
 
     def __repr__(self) -> str:
-        text = f'{type(self).__name__}({self.scaler!r})'
-        if not self.scalers:
-            return text
         parts = []
         for label, scaler in enumerate(self.scalers[:MOST_LABELS]):
             parts.append(f'label {label}: {scaler.parameter_text()}')
         if len(self.scalers) > MOST_LABELS:
             parts.append(f'and {len(self.scalers) - MOST_LABELS} more labels')
-        return f'{text} with {"; ".join(parts)}'
+        return f'{type(self).__name__}({self.scaler!r}) with {"; ".join(parts)}'
 
     def get_params(self) -> dict[str, Any]:
         """Return the options of the method, which all labels share."""
@@ -169,32 +114,6 @@ class ScalerPerLabel:
     def parameters(self) -> list[dict[str, Any]]:
         """Learned parameters of each label, as plain numbers and lists."""
         return [scaler.parameters for scaler in self.scalers]
-
-    @classmethod
-    def from_parameters(
-        cls,
-        scaler: LogitScaler,
-        parameters: Sequence[Mapping[str, Any]],
-        *,
-        shared_labels: Sequence[int] = (),
-    ) -> ScalerPerLabel:
-        """Return a fitted scaler out of its :attr:`parameters`.
-
-        Args:
-            scaler: A scaler with the method and the options.
-            parameters: The learned parameters of each label.
-            shared_labels: The indices of the labels that take the scaling of all labels together.
-
-        Raises:
-            ValueError: If they are not what the method learns.
-        """
-        fitted = cls(scaler)
-        for label_parameters in parameters:
-            label_scaler = scaler.from_parameters(label_parameters, **scaler.get_params())
-            label_scaler.num_logits_ = 1
-            fitted.scalers.append(label_scaler)
-        fitted.shared_labels = list(shared_labels)
-        return fitted
 
     def save(self, path: str | Path) -> None:
         """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads."""
@@ -209,21 +128,6 @@ class ScalerPerLabel:
 
 # A scaling of the logits of a head, of one label or of several.
 Scaler = LogitScaler | ScalerPerLabel
-
-
-def label_columns(
-    logits: Tensor, labels: Tensor, groups: Tensor
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the valid logits ``(M, 1)``, labels and groups ``(M,)`` of each label.
-
-    Args:
-        logits: ``(N, L)``.
-        labels: ``(N, L)``; those below 0 are not valid.
-        groups: ``(N,)``.
-    """
-    for label_logits, label in zip(logits.split(1, dim=1), labels.unbind(dim=1), strict=True):
-        valid = label >= 0
-        yield label_logits[valid], label[valid], groups[valid]
 
 
 def label_names(labels: Sequence[int]) -> str:

@@ -146,6 +146,12 @@ class ImagePredictions:
             predictions.append(replace(self, several_labels=False, **columns))
         return predictions
 
+    def pool_labels(self) -> ImagePredictions:
+        """Return the valid predictions of all labels together, as rows of one label; else all."""
+        if not self.several_labels:
+            return self
+        return replace(self, several_labels=False).valid_rows()
+
     def valid_rows(self) -> ImagePredictions:
         """Return the valid predictions as rows ``(M, K)``; of L labels as ``(M, 1, L)``.
 

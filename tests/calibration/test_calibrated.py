@@ -208,11 +208,14 @@ def test_parameters_of_any_method_are_in_text_and_repr(scaler, expected):
     assert ' with ' not in repr(type(scaler)())
 
 
+def make_scaler_per_label(temperatures, shared_labels=()):
+    scalers = [make_scaler('temperature', temperature=value) for value in temperatures]
+    return ScalerPerLabel(scalers, shared_labels)
+
+
 def test_temperature_per_label_is_in_table_and_repr():
-    temperatures = [{'temperature': 0.5 + 0.125 * label} for label in range(25)]
-    scaler = ScalerPerLabel.from_parameters(
-        SCALERS['temperature'](), temperatures, shared_labels=[1]
-    )
+    temperatures = [0.5 + 0.125 * label for label in range(25)]
+    scaler = make_scaler_per_label(temperatures, shared_labels=[1])
     lines = str(make_calibrated(scaler=scaler, fit_errors={}, information=None)).splitlines()
     rows = [line.split() for line in lines]
     assert ['0', '0.5'] in rows
@@ -221,14 +224,13 @@ def test_temperature_per_label_is_in_table_and_repr():
     assert ['20', '3'] not in rows
     assert 'and 5 more labels, in scaler.scalers' in lines
     assert 'label 0: temperature 0.5; label 1: temperature 0.625;' in repr(scaler)
-    temperatures[2] = {'temperature': 100.0}
-    scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
+    temperatures[2] = 100.0
+    scaler = make_scaler_per_label(temperatures)
     assert 'label 2 is at the bound' in str(make_calibrated(scaler=scaler, fit_errors={}))
 
 
 def test_labels_near_a_temperature_of_one_are_named():
-    temperatures = [{'temperature': value} for value in (1.05, 2.0, 0.97)]
-    scaler = ScalerPerLabel.from_parameters(SCALERS['temperature'](), temperatures)
+    scaler = make_scaler_per_label([1.05, 2.0, 0.97])
     calibrated = make_calibrated(
         scaler=scaler, fit_errors={'standard_errors': [0.05, 0.1, 0.49]}, information=None
     )

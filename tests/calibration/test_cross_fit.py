@@ -31,7 +31,7 @@ def separate_fits(scaler_type, data):
     fold = data.folds[data.group_index]
     scalers = []
     for number in range(int(fold.max()) + 1):
-        scalers.append(fit_scaler(scaler_type(), data, fold != number))
+        scalers.append(fit_scaler(scaler_type(), data.rows.select(fold != number)))
     return scalers
 
 
@@ -109,7 +109,7 @@ def test_fit_folds_grid_equals_separate_fits():
     actual = fit_folds(scaler, data)
     for number, fold_scaler in enumerate(actual):
         is_kept = data.folds[data.group_index] != number
-        expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data, is_kept)
+        expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data.rows.select(is_kept))
         assert fold_scaler.temperature_ == expected.temperature_
 
 
@@ -137,7 +137,7 @@ def test_fit_folds_in_single_precision_have_nll_of_double(method):
     for values in (logits.float(), logits.float().double()):
         data = held_out(draw_of_arrays(values, labels, images))
         fold = data.folds[images]
-        full = fit_scaler(SCALERS[method](), data)
+        full = fit_scaler(SCALERS[method](), data.rows)
         scalers = fit_folds(SCALERS[method](), data, similar=full)
         for number, scaler in enumerate(scalers):
             scaled = scaler.transform(values.double()[fold != number])

@@ -18,13 +18,12 @@ from tiny_models import (
 from torch import nn
 
 from mmcalib.calibration.before_after import measure_effect
-from mmcalib.calibration.cross_fit import Scalings
+from mmcalib.calibration.cross_fit import Scalings, fit_scaler
 from mmcalib.calibration.find_layer import fold_layers
 from mmcalib.openmmlab.calibrated_model import attach
 from mmcalib.openmmlab.runner_source import RunnerSource, predictor
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import scaling_module
-from mmcalib.posthoc.per_label import ScalerPerLabel
 
 
 @MODELS.register_module(force=True)
@@ -337,15 +336,14 @@ def test_several_labels_calibrated_model_equals_scaler_of_each(method, with_scor
     with torch.no_grad():
         logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
     labels = draw_labels(logits, loader, with_scores=with_scores)
-    scaler = ScalerPerLabel(SCALERS[method]())
     source = RunnerSource(model, loader)
     placement = source.expected_placement(model, SCALERS[method]())
-    assert placement.layers == (['head.fc'] if scaler.affine else [])
+    assert placement.layers == (['head.fc'] if SCALERS[method].affine else [])
     source.use_placement(placement)
     draw = draw_predictions(model, loader, from_scores=source.from_scores)
     torch.testing.assert_close(draw.logits, logits, rtol=1e-4, atol=1e-4)
     assert torch.equal(draw.labels, labels)
-    scaler.fit(draw.logits, draw.labels, draw.rows.images)
+    scaler = fit_scaler(SCALERS[method](), draw.rows)
     effect = measure(model, loader, scaler, source)
     assert effect.num_predictions == int((labels >= 0).sum())
     calibrated = make_calibrated(model, placement, scaler)

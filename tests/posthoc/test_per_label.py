@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmcalib.calibration.cross_fit import fit_scaler
 from mmcalib.errors import UserError
 from mmcalib.posthoc import SCALERS, TemperatureScaler, load_scaler
 from mmcalib.posthoc.attached import (
@@ -13,6 +14,7 @@ from mmcalib.posthoc.attached import (
     scaling_module,
 )
 from mmcalib.posthoc.per_label import ScalerPerLabel, shared_sentence
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 CONSTANT_LABEL = 2
 TEMPERATURES = (0.5, 3.0, 1.0, 1.7)
@@ -32,8 +34,15 @@ def labelled_logits(num_images=400):
     return true_logits * torch.tensor(TEMPERATURES), labels, torch.arange(num_images)
 
 
+def fit_labels(scaler, logits, labels, groups):
+    rows = ImagePredictions(
+        predicted=labels, logits=logits[:, None], labels=labels, images=groups, several_labels=True
+    )
+    return fit_scaler(scaler, rows)
+
+
 def fit_per_label(method, **options):
-    return ScalerPerLabel(SCALERS[method](**options)).fit(*labelled_logits())
+    return fit_labels(SCALERS[method](**options), *labelled_logits())
 
 
 @pytest.mark.parametrize('method', METHODS)
@@ -76,7 +85,7 @@ def test_fit_label_that_is_not_valid_is_left_out():
     logits, labels, _ = labelled_logits()
     more_logits = torch.cat([logits, logits[:5] + 40])
     more_labels = torch.cat([labels, torch.full((5, 4), -1)])
-    scaler = ScalerPerLabel(TemperatureScaler()).fit(more_logits, more_labels, torch.arange(405))
+    scaler = fit_labels(TemperatureScaler(), more_logits, more_labels, torch.arange(405))
     assert scaler.parameters == fit_per_label('temperature').parameters
 
 
@@ -102,10 +111,15 @@ def test_load_scaler_file_of_several_labels_transforms_alike(method, tmp_path):
     assert torch.equal(loaded.transform(logits), scaler.transform(logits))
 
 
-def test_load_scaler_lacking_shared_labels_raises(tmp_path):
+def test_load_scaler_lacking_shared_labels_or_all_labels_raises(tmp_path):
     path = tmp_path / 'scaler.json'
     path.write_text('{"method": "temperature", "options": {}, "parameters": [{"temperature": 2}]}')
     with pytest.raises(UserError, match="lacks 'shared_labels'"):
+        load_scaler(path)
+    path.write_text(
+        '{"method": "temperature", "options": {}, "parameters": [], "shared_labels": []}'
+    )
+    with pytest.raises(UserError, match='not a scaler that save'):
         load_scaler(path)
 
 

@@ -32,8 +32,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.classification import BinaryCalibrationError
 
 import mmcalib
+from mmcalib.calibration.cross_fit import fit_scaler
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.tables import TextTable
 
 METHODS = ('none', 'temperature', 'platt', 'choice', 'lower')
@@ -181,7 +182,14 @@ def fit(method, pool, images):
     logits = pool.logits[images]
     labels = pool.labels[images]
     if pool.several_labels:
-        return ScalerPerLabel(SCALERS[method]()).fit(logits, labels, torch.arange(len(logits)))
+        rows = ImagePredictions(
+            predicted=labels,
+            logits=logits[:, None],
+            labels=labels,
+            images=torch.arange(len(logits)),
+            several_labels=True,
+        )
+        return fit_scaler(SCALERS[method](), rows)
     groups = torch.arange(len(logits)).repeat_interleave(logits.shape[1])
     return SCALERS[method]().fit(logits.reshape(-1, 1), labels.flatten(), groups)
 

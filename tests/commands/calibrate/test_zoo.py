@@ -126,9 +126,7 @@ def place_temperature(name):
     source.use_placement(source.expected_placement(model, scaler))
     several_labels = has_several_labels(model)
     if several_labels:
-        per_label = ScalerPerLabel(scaler)
-        per_label.scalers = [scaler] * find_head(model).num_classes
-        scaler = per_label
+        scaler = ScalerPerLabel([scaler] * find_head(model).num_classes)
     original = OriginalLogits(model, source.kept, source.run)
     placement = place(original, scaler)
     sink = CheckpointSink(checkpoint_from_content(content, name), cfg)
