@@ -97,7 +97,7 @@ html_theme = 'pydata_sphinx_theme'
 html_title = f'mmcalib {release}'
 html_static_path = ['_static']
 html_css_files = ['site.css']
-html_search_scorer = '_static/search_scorer.js'
+html_search_scorer = str(DOCS / '_ext/search_scorer.js')
 html_show_sourcelink = False
 # These pages are no part of a section, whose pages the sidebar would list.
 html_sidebars = {name: [] for name in ('start/*', 'choose/*', 'project/*', 'faq', 'tutorial')}
