@@ -25,6 +25,7 @@ class MeasureOptions(PredictionFileOptions):
         "test.csv --predictions 'p_*' --labels label --groups patient",
         'test.csv --predictions p --labels y --require "ECE<5" --require "rate_gap<3"',
         'val.npz --calibrate temperature --out scaler.json',
+        'new.npz --scaler scaler.json --out calibrated.npz',
     )
     runs = False
 
@@ -42,15 +43,28 @@ class MeasureOptions(PredictionFileOptions):
         choices=(*METHODS, AUTO),
         metavar='METHOD',
     )
-    out: str | None = option('write the scaling of --calibrate to a .json file', metavar='FILE')
+    scaler: str | None = option(
+        'scale the predictions first, by the .json file of a scaling', metavar='FILE'
+    )
+    out: str | None = option(
+        'write the scaling of --calibrate to a .json file, or the probabilities of --scaler to an '
+        '.npz file, which then needs no labels',
+        metavar='FILE',
+    )
 
     @classmethod
     def from_values(cls, values: dict) -> Options:
         """Return the options of the values on a command line.
 
         Raises:
-            UserError: If there is a file for a scaling, and no method.
+            UserError: If there is a file to write and nothing for it, or a scaling for predictions
+                that are scaled already.
         """
-        if values['out'] is not None and values['calibrate'] is None:
+        out = values['out']
+        if values['scaler'] is not None and values['calibrate'] is not None:
+            raise UserError('--calibrate fits to predictions as they are: leave --scaler out')
+        if out is not None and values['scaler'] is not None and not out.endswith('.npz'):
+            raise UserError(f'--out {out}: name an .npz file for what --scaler has scaled')
+        if out is not None and values['scaler'] is None and values['calibrate'] is None:
             raise UserError('--out is for the scaling of --calibrate METHOD: name a method')
         return cls(**values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
+from mmcalib.posthoc.methods import load_scaler
+from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
@@ -33,14 +36,21 @@ def measure_files(options: MeasureOptions) -> int:
     """
     requirements = [parse_requirement(text) for text in options.require or ()]
     check_outputs(options)
+    is_measured = requirements or options.json or options.diagram or options.metrics
     stored = read_predictions(
         options.files,
         predictions=options.predictions,
         labels=options.labels,
         groups=options.groups,
         are_logits=options.logits,
+        may_lack_labels=options.scaler is not None and options.out is not None and not is_measured,
     )
     check_kind(stored)
+    if options.scaler is not None:
+        stored = scale_stored(stored, options.scaler)
+        write_scaled(stored, options)
+        if stored.labels is None:
+            return 0
     metrics = with_required(options.metrics or usual_metrics(stored), requirements)
     measured = measure_stored(stored, metrics, options)
     print(measured)
@@ -136,6 +146,9 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
         print(f'No scaling is chosen, so {options.out} is not written.', file=sys.stderr)
         return False
     calibrated.scaler.save(options.out)
+    if stored.classes:
+        content = json.loads(Path(options.out).read_text('utf-8'))
+        write_json(options.out, content | {'classes': list(stored.classes)})
     argument = 'logits'
     if not stored.are_logits:
         argument = 'log(p / (1 - p))' if stored.are_of_sigmoids else 'log(probs)'
@@ -145,6 +158,51 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
         file=sys.stderr,
     )
     return True
+
+
+def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
+    """Return the probabilities of stored predictions by the scaling in a file.
+
+    Raises:
+        UserError: If the file is no scaling, or one of other classes. In another order these would
+            have wrong numbers.
+    """
+    scaler = load_scaler(path)
+    is_per_label = isinstance(scaler, ScalerPerLabel)
+    if stored.labels is not None and stored.are_of_several_labels != is_per_label:
+        kinds = ('several labels', 'classes') if is_per_label else ('classes', 'several labels')
+        raise UserError(f'{path} is a scaling of {kinds[0]}, and the predictions are of {kinds[1]}')
+    fitted_classes = json.loads(Path(path).read_text('utf-8')).get('classes') or []
+    if fitted_classes and stored.classes and fitted_classes != list(stored.classes):
+        raise UserError(
+            f'{path} was fitted to the classes {", ".join(fitted_classes)}, and the predictions '
+            f'are of {", ".join(stored.classes)}: name their columns in that order by --predictions'
+        )
+    if is_per_label and stored.labels is None:  # The shape of labels says what values are.
+        logits = stored._replace(labels=np.zeros(stored.values.shape)).logits()
+    else:
+        logits = stored.logits()
+    if logits.ndim == 1:
+        logits = logits[:, None]
+    with as_user_errors():
+        probs = scaler.predict_proba(logits)
+    if not is_per_label and logits.shape[1] == 1:
+        probs = probs[:, 1]
+    return stored._replace(values=probs, are_logits=False)
+
+
+def write_scaled(stored: StoredPredictions, options: MeasureOptions) -> None:
+    """Write scaled probabilities as this command reads them."""
+    if options.out is None:
+        return
+    arrays = {'probs': stored.values}
+    if stored.labels is not None:
+        arrays['labels'] = stored.labels
+    if stored.groups is not None:
+        arrays['groups'] = np.array(stored.groups)
+    with whole_file(options.out) as temporary, open(temporary, 'wb') as file:
+        np.savez(file, **arrays)
+    print(f'Calibrated probabilities written to {options.out}', file=sys.stderr)
 
 
 def write_measurement(options: MeasureOptions, measured: Measured) -> None:

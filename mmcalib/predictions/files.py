@@ -26,21 +26,30 @@ class StoredPredictions(NamedTuple):
 
     Attributes:
         values: Probabilities or logits, as :func:`~mmcalib.measure` takes probabilities.
-        labels: Labels, integers, as :func:`~mmcalib.measure` takes them.
+        labels: Labels, integers, as :func:`~mmcalib.measure` takes them; None if there are none.
         groups: Names of the groups of the images; None if none are named.
         are_logits: Whether the values are logits.
+        classes: Names of the classes by the columns of a table; empty without several columns.
     """
 
     values: np.ndarray
-    labels: np.ndarray
+    labels: np.ndarray | None
     groups: list | None
     are_logits: bool
+    classes: Sequence[str] = ()
 
     @property
     def are_of_sigmoids(self) -> bool:
         """Whether each value is of one class of two, or of one of several labels."""
         values = self.values
-        return values.ndim == 1 or values.shape[1] == 1 or values.shape == self.labels.shape
+        if values.ndim == 1 or values.shape[1] == 1:
+            return True
+        return self.labels is not None and values.shape == self.labels.shape
+
+    @property
+    def are_of_several_labels(self) -> bool:
+        """Whether each value of a row is of one of several labels."""
+        return self.are_of_sigmoids and self.values.ndim == 2 and self.values.shape[1] > 1
 
     @property
     def are_of_two_classes(self) -> bool:
@@ -138,6 +147,7 @@ def read_predictions(
     labels: Sequence[str] = (),
     groups: str | None = None,
     are_logits: bool = False,
+    may_lack_labels: bool = False,
 ) -> StoredPredictions:
     """Return predictions, labels and groups of one .npz, .csv or .parquet file, or of .npy files.
 
@@ -153,6 +163,7 @@ def read_predictions(
         labels: Key or columns of the labels, by default ``labels``; columns are several labels.
         groups: Key or column of the groups.
         are_logits: Whether the predictions are logits.
+        may_lack_labels: Whether predictions without labels are returned, too.
 
     Raises:
         UserError: If a file cannot be read, a name is missing, or a value is no number.
@@ -162,6 +173,8 @@ def read_predictions(
         named = [name for name in (*predictions, *labels, groups) if name]
         if named:
             raise UserError(f'an .npy file has no names, so {named[0]!r} names nothing')
+        if may_lack_labels and len(files) == 1:
+            return StoredPredictions(read_array(files[0]), None, None, are_logits)
         if len(files) not in (2, 3):
             raise UserError(
                 '.npy files come as predictions, labels and, if there are any, groups; got '
@@ -184,13 +197,18 @@ def read_predictions(
     arrays = [as_numbers(columns, name, '--predictions') for name in classes]
     values = arrays[0] if len(arrays) == 1 else stack_columns(columns, list(classes), arrays)
     names_are_numbers = len(classes) > 1 and any('*' in pattern for pattern in predictions)
-    stored_labels = read_labels(
-        columns, labels or [LABELS], list(classes.values()), by_name=names_are_numbers
-    )
+    class_names = list(classes.values())
+    stored_labels = None
+    if labels or LABELS in columns.arrays or not may_lack_labels:
+        stored_labels = read_labels(
+            columns, labels or [LABELS], class_names, by_name=names_are_numbers
+        )
     stored_groups = None
     if groups is not None:
         stored_groups = columns.find(groups, '--groups').tolist()
-    return StoredPredictions(values, stored_labels, stored_groups, are_logits)
+    if len(class_names) == 1:
+        class_names = []
+    return StoredPredictions(values, stored_labels, stored_groups, are_logits, class_names)
 
 
 def check_kind(stored: StoredPredictions) -> None:

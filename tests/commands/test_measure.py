@@ -159,6 +159,41 @@ def test_measure_calibrate_writes_scaler_that_lowers_nll(source, run, files, log
     assert after < mmcalib.measure(torch.as_tensor(logits).softmax(1), labels, 'NLL') - 0.1
 
 
+@pytest.mark.parametrize('source', ['probs.npz', 'logits.npz', 'logits.npy labels.npy --logits'])
+def test_measure_scaler_measures_and_writes_scaled_predictions(source, run, files, logits, labels):
+    run('measure.py', 'logits.npz', '--calibrate', 'vector', '--out', 'scaler.json')
+    expected = load_scaler('scaler.json').predict_proba(logits)
+    arguments = (*source.split(), '--scaler', 'scaler.json')
+    actual = measured(run, *arguments, '--out', 'calibrated.npz')
+    assert actual['NLL'] == pytest.approx(mmcalib.measure(expected, labels, 'NLL'))
+    with np.load('calibrated.npz') as stored:
+        np.testing.assert_allclose(stored['probs'], expected)
+        np.testing.assert_array_equal(stored['labels'], labels)
+
+
+@pytest.mark.parametrize('kind', ['classes', 'sigmoid', 'labels'])
+def test_measure_scaler_of_predictions_without_labels_writes_them(kind, run, files, logits, labels):
+    if kind == 'sigmoid':
+        logits, labels = logits[:, 0], (logits[:, 0] > 0).astype(int)
+        labels[::5] = 1 - labels[::5]
+    if kind == 'labels':
+        labels = (logits > 0).astype(int)
+        labels[::5] = 1 - labels[::5]
+    np.savez('held_out.npz', logits=logits, labels=labels)
+    np.savez('new.npz', probs=1 / (1 + np.exp(-logits)), logits=logits)
+    run('measure.py', 'held_out.npz', '--calibrate', 'temperature', '--out', 'scaler.json')
+    expected = load_scaler('scaler.json').predict_proba(
+        logits[:, None] if kind == 'sigmoid' else logits
+    )
+    if kind == 'sigmoid':
+        expected = expected[:, 1]
+    line = 'measure.py new.npz --predictions logits --logits --scaler scaler.json --out out.npz'
+    run(*line.split())
+    with np.load('out.npz') as stored:
+        assert stored.files == ['probs']
+        np.testing.assert_allclose(stored['probs'], expected, rtol=1e-6)
+
+
 def test_measure_no_scaling_chosen_ends_with_1_and_keeps_the_file(run, files):
     np.savez('calibrated.npz', probs=[[0.8, 0.2]] * 50, labels=([0] * 4 + [1]) * 10)
     (files / 'scaler.json').write_text('of another fit')
@@ -225,6 +260,15 @@ REFUSED = {
     'probs.npz --require EEC<3': 'did you mean ECE?',
     'probs.npz --diagram a.txt': 'name a .png, .pdf, .svg file',
     'probs.npz --out scaler.json': '--out is for the scaling of --calibrate METHOD',
+    'probs.npz --calibrate platt --scaler four.json': 'leave --scaler out',
+    'probs.npz --scaler four.json --out a.json': 'name an .npz file for what --scaler has scaled',
+    'probs.npz --scaler text.txt': 'text.txt is not a scaler that save() wrote',
+    'p.npy y.npy --scaler four.json': 'was fitted to 4 logits of a prediction, got (3, 1)',
+    'several.npz --scaler four.json': 'is a scaling of classes, and the predictions are of several',
+    'p.npy --scaler four.json': '.npy files come as predictions, labels',
+    'numbers.csv --predictions p_* --labels label --scaler names.json': (
+        'names.json was fitted to the classes cat, dog, cow, pig, and the predictions are of 3, 1,'
+    ),
     'probs.npz --calibrate temprature': 'did you mean temperature?',
     'zeros.npz --calibrate temperature': 'put 0.05, half of the smallest positive one, in place',
 }
@@ -247,6 +291,10 @@ def test_measure_mistake_is_one_line(line, run, files):
     write_table('one_name.csv', ['p_cat'], [[0.5], [0.2]], ['p_cat', 'dog'])
     np.savez('objects.npz', probs=np.array([None, 1]), labels=np.array([0, 1]))
     np.savez('zeros.npz', probs=[[0.0, 1.0], [0.1, 0.9], [0.4, 0.6]], labels=[1, 1, 0])
+    run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 'four.json')
+    named = ('--calibrate', 'temperature', '--out', 'names.json')
+    run('measure.py', 'names.csv', *COLUMNS, *named)
+    np.savez('several.npz', probs=np.full((3, 4), 0.5), labels=np.eye(3, 4, dtype=int))
     output = run('measure.py', *line.split(), code=2)
     assert REFUSED[line] in output.splitlines()[-1]
 
