@@ -1,4 +1,9 @@
-"""The one reader of the toolboxes' data samples: it makes predictions of them, and checks them."""
+"""The one reader of the toolboxes' data samples: it makes predictions of them, and checks them.
+
+It does not go through the contract of arrays and loaders. A sample has the classes of its head, by
+a threshold of its own, and labels of OOD sets, or none. To predict the classes again takes 80 % of
+the time of the maximum and logsumexp of a map, and a sum for NaN 6 %: the counting finds a NaN.
+"""
 
 from __future__ import annotations
 
