@@ -212,7 +212,7 @@ def cross_scaled_logits(scalers: Sequence[Scaler], data: HeldOut) -> Tensor:
         data: The predictions.
     """
     scaled = data.rows.logits.to(torch.float64, copy=True)
-    fold = data.folds[data.group_index]
+    fold = data.folds[data.rows.images]
     for number, scaler in enumerate(scalers):
         is_in_fold = fold == number
         scaled[is_in_fold] = scaler.transform(scaled[is_in_fold])

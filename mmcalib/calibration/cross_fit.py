@@ -102,7 +102,7 @@ def fit_folds(
     Raises:
         UserError: If there is one group, or the predictions without a fold determine no scaling.
     """
-    fold = data.folds[data.group_index]
+    fold = data.folds[data.rows.images]
     num_folds = int(data.folds.max()) + 1
     numbers: Iterable[int] = range(num_folds)
     if shown:
@@ -113,7 +113,7 @@ def fit_folds(
             with named_fold(number, num_folds):
                 scalers.append(fit_scaler(scaler, data.rows.select(fold != number)))
         return scalers
-    rows = read_rows(data.draw.logits, data.draw.labels, data.group_index)
+    rows = read_rows(data.rows.logits, data.rows.labels, data.rows.images)
     temperature = best_temperature(rows) if similar is None else similar.optimum.temperature
     derivatives = nll_derivatives(rows, 1 / temperature)
     for number in numbers:

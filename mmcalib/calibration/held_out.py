@@ -54,14 +54,10 @@ class HeldOut:
         return torch.from_numpy(fold.astype(np.int64))
 
     @cached_property
-    def group_index(self) -> Tensor:
-        """The group of each prediction, ``(M,)`` int64."""
-        return self.groups.of_image[self.draw.rows.images]
-
-    @cached_property
     def rows(self) -> ImagePredictions:
         """The predictions, whose images are the groups."""
-        return self.draw.rows.with_images(self.group_index)
+        rows = self.draw.rows
+        return rows.with_images(self.groups.of_image[rows.images])
 
     @cached_property
     def pooled(self) -> ImagePredictions:

@@ -28,7 +28,7 @@ def overconfident_draw(num_classes, *, num_rows=1500, rows_per_image=5, dtype=to
 
 def separate_fits(scaler_type, data):
     """Return a scaler for each fold, fitted from the start to a copy of the other rows."""
-    fold = data.folds[data.group_index]
+    fold = data.folds[data.rows.images]
     scalers = []
     for number in range(int(fold.max()) + 1):
         scalers.append(fit_scaler(scaler_type(), data.rows.select(fold != number)))
@@ -108,7 +108,7 @@ def test_fit_folds_grid_equals_separate_fits():
     scaler = TemperatureScaler(criterion='ece-grid')
     actual = fit_folds(scaler, data)
     for number, fold_scaler in enumerate(actual):
-        is_kept = data.folds[data.group_index] != number
+        is_kept = data.folds[data.rows.images] != number
         expected = fit_scaler(TemperatureScaler(criterion='ece-grid'), data.rows.select(is_kept))
         assert fold_scaler.temperature_ == expected.temperature_
 
