@@ -145,12 +145,13 @@ class Measurement:
         parts.append(self.limit.take(counts))
         self._images_in_last_unit += 1
         is_full = self._images_in_last_unit == self.protocol.images_per_unit
-        # The first part is a sum already. Before the limit is reached, parts stay apart, since it
-        # may have to round each of them.
-        num_fine_bins = sum(part.fine_bins.shape[1] for part in parts[1:])
-        are_many = len(parts) >= IMAGES_PER_MERGE or num_fine_bins >= BINS_PER_MERGE
-        if self.limit.is_reached and (is_full or are_many):
-            parts[:] = [sum_counts(parts, self.num_bins)]
+        # Before the limit is reached, parts stay apart, since it may have to round each of them.
+        if self.limit.is_reached:
+            # The first part is a sum already.
+            num_fine_bins = sum(part.fine_bins.shape[1] for part in parts[1:])
+            are_many = len(parts) >= IMAGES_PER_MERGE or num_fine_bins >= BINS_PER_MERGE
+            if is_full or are_many:
+                parts[:] = [sum_counts(parts, self.num_bins)]
         if is_full:
             self._units.append([])
             self._images_in_last_unit = 0

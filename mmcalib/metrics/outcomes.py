@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import bin_index, bin_table
+from mmcalib.predictions.contract import MANY_CLASSES
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
 from mmcalib.tensors import at_least_single, check_softmax_logits, smallest_probability
 
@@ -387,12 +388,14 @@ def select_columns(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scores ``(K, M)`` in a mask, and their predicted and true classes.
 
-    The scores are float32 or float64; those that will be overwritten are a contiguous copy.
+    The scores are float32 or float64; those that will be overwritten are a copy.
     """
     if mask.all():  # Copying takes half as long as selecting.
         dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
         if scores.dtype == dtype and not are_overwritten:
             return scores, predicted, label
+        if len(scores) >= MANY_CLASSES:  # Rows of these stay rows, which saves a fifth of the time.
+            return scores.to(dtype, copy=True), predicted, label
         copy = torch.empty(scores.shape, dtype=dtype, device=scores.device).copy_(scores)
         return copy, predicted, label
     index = true_indices(mask)
