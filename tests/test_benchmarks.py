@@ -105,6 +105,22 @@ def test_fits_to_predictions_of_a_file(run_benchmark, tmp_path):
     assert [row[:2] for row in rows[1:]] == [['network', '200×3']]
 
 
+def test_held_out_fits_to_more_images_are_better(run_benchmark, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=400)
+    logits = 2 * np.eye(3)[labels] + rng.normal(size=(400, 3))
+    probs = np.exp(3 * logits) / np.exp(3 * logits).sum(axis=1, keepdims=True)
+    np.savez(tmp_path / 'network.npz', predictions=probs, ground_truth=labels)
+    options = ('--numbers', '20', '150', '--draws', '4', '--predictions', tmp_path / 'network.npz')
+    rows = run_benchmark('held_out', *options, '--out', tmp_path / 'out.json')
+    assert [row[0] for row in rows].count('20 images') == 3  # two simulated networks, and this
+    simulated = [float(row[3]) for row in rows[1:4]]
+    assert simulated[0] > simulated[1] > simulated[2] > 0
+    tables = json.loads((tmp_path / 'out.json').read_text())
+    labels_of_file = [row['label'] for row in tables[-1]['rows']]
+    assert labels_of_file == [f'network, {n}' for n in ('no scaling', '20 images', '150 images')]
+
+
 def test_speed_upsampling_prints_ratios(run_benchmark):
     options = '--rounds 1 --sizes 1x3x32x32 --losses SoftmaxFocalLoss'
     _, row = run_benchmark('speed', 'upsampling', *options.split())

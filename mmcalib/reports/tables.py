@@ -130,6 +130,8 @@ def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
     columns = metric_columns(
         (key for row in rows for run in row.runs for key in run.metrics), num_classes=num_classes
     )
+    if any(len(row.runs) > 1 for row in rows):
+        notes.append('± is the standard deviation over the runs of a row.')
     notes += exclusions
     notes += _notes_of_rates(rows)
     notes += _notes_of_non_finite(rows, columns)

@@ -47,7 +47,9 @@ def test_report_every_format_has_seeds_or_their_mean(reported, tmp_path):
     write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=ce)
     row = ['MbLS m=6 α=0.1', '2', '90.00 ± 0.00', '95.25', '5.00 ± 1.41', '1.16']
     ce_row = 'CE 1 90.00 93.20 4.00 5.85 4.00 5.84'
-    assert f'{ce_row} {" ".join(row)}' in reported(tmp_path)
+    text = reported(tmp_path)
+    assert f'{ce_row} {" ".join(row)}' in text
+    assert text.count('± is the standard deviation over the runs of a row.') == 1
     reported(tmp_path, '--out', tmp_path / 'table.md', '--html', tmp_path / 'page.html')
     text = (tmp_path / 'table.md').read_text()
     assert text.startswith('### resnet50_cifar10') and ' | '.join(row) in ' '.join(text.split())
