@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from mmengine.config import Config
-from rich.console import Console
-from rich.progress import track
 
 from mmcalib.cli.shared import parse_options
 from mmcalib.cli.sweep import SweepOptions
-from mmcalib.commands.sweep.jobs import run_jobs
 from mmcalib.commands.sweep.parameter import (
     check_values,
     complete_config,
@@ -21,14 +17,7 @@ from mmcalib.commands.sweep.parameter import (
     parse_parameter,
 )
 from mmcalib.commands.sweep.summary import summary_text, write_summary
-from mmcalib.commands.sweep.trainings import (
-    LOG,
-    Training,
-    check_alike,
-    plan_trainings,
-    test_command,
-    train_command,
-)
+from mmcalib.commands.sweep.trainings import LOG, Sweep, plan_trainings
 from mmcalib.errors import UserError
 from mmcalib.files import SWEEP, experiment_name
 from mmcalib.members import find_config
@@ -36,7 +25,6 @@ from mmcalib.openmmlab.same_data import are_same_images
 from mmcalib.options import check_integer
 from mmcalib.reports.figures.from_files import read_file
 from mmcalib.reports.figures.sweep import draw_sweep
-from mmcalib.reports.metric_columns import headline_text
 from mmcalib.reports.row_labels import distinct_names
 from mmcalib.runs.config import load_config
 from mmcalib.runs.facts import describe_training, main_loss, plain
@@ -77,18 +65,21 @@ def sweep_parameter(options: SweepOptions) -> int:
             config = str(folder / Path(config).name)
             cfg.dump(config)
             print(f'The config lacked {", ".join(additions)}: the trainings are those of {config}')
-        hook = checkpoint_hook(cfg)
-        trainings = plan_trainings(folder, parameter, options.seeds or [], hook)
-        check_alike(trainings, parameter.name)
+        trainings = plan_trainings(folder, parameter, options.seeds or [], checkpoint_hook(cfg))
+        sweep = Sweep(trainings, parameter.name, keys, config, options)
+        sweep.check_alike()
         # A sweep that is killed in its first training must not continue with other settings.
         write_summary(folder, settings, trainings)
-        failed = train_all(trainings, config, keys, options)
-        check_alike(trainings, parameter.name)
+        failed = sweep.train()
+        sweep.check_alike()
         summary = write_summary(folder, settings, trainings)
-        if not any(row['chosen'] for row in summary['rows']):
+        values = [row['value'] for row in summary['rows'] if row['chosen']]
+        if not values:
             raise UserError(f'no value has an {options.by}: see the {LOG} of each in {folder}')
+        if options.test_all:
+            values = [row['value'] for row in summary['rows']]
         if cfg.get('test_dataloader'):
-            failed += test_chosen(trainings, summary, config, keys, options)
+            failed += sweep.test(values)
             summary = write_summary(folder, settings, trainings)
     for suffix in ('png', 'pdf'):
         save_figure(draw_sweep({summary['loss']: summary}), folder / f'sweep.{suffix}')
@@ -154,64 +145,3 @@ def check_settings(folder: Path, training: Mapping) -> None:
             f'{folder} holds trainings by other settings, {"; ".join(different)}: give another '
             '--work-dir, or remove that folder'
         )
-
-
-def train_all(
-    trainings: Sequence[Training], config: str, keys: Sequence[str], options: SweepOptions
-) -> list[str]:
-    """Train and validate what has no record yet; return the names of trainings that failed."""
-    commands = {}
-    for training in trainings:
-        if training.record('val') is None:
-            commands[training] = train_command(training, config, keys, options)
-    return run_all(commands, 'val', options)
-
-
-def test_chosen(
-    trainings: Sequence[Training],
-    summary: Mapping,
-    config: str,
-    keys: Sequence[str],
-    options: SweepOptions,
-) -> list[str]:
-    """Test the chosen value, or all if asked to; return the names of trainings that failed."""
-    chosen_values = [row['value'] for row in summary['rows'] if row['chosen']]
-    commands = {}
-    for training in trainings:
-        is_requested = options.test_all or training.value in chosen_values
-        is_validated = training.record('val') is not None
-        if is_requested and is_validated and training.record('test') is None:
-            commands[training] = test_command(training, config, keys, options)
-    return run_all(commands, 'test', options)
-
-
-def run_all(
-    commands: Mapping[Training, Sequence[str]], split: str, options: SweepOptions
-) -> list[str]:
-    """Train or test, print how each ended, and return the names of those that failed.
-
-    Args:
-        commands: Command of each training.
-        split: ``'val'`` for trainings, which end with a test on validation data, or ``'test'``.
-        options: Options of the sweep.
-    """
-    if not commands:
-        return []
-    activity = 'Training' if split == 'val' else 'Testing'
-    print(f'{activity} {", ".join(training.name for training in commands)}', flush=True)
-    jobs = {training.log: command for training, command in commands.items()}
-    trainings_by_log = {training.log: training for training in commands}
-    failed = []
-    with closing(run_jobs(jobs, options.jobs, gpus=options.gpus or 1)) as ended_jobs:
-        progress = track(ended_jobs, activity, total=len(commands), console=Console(stderr=True))
-        for log, status in progress:
-            training = trainings_by_log[log]
-            record = training.record(split)
-            if status == 0 and record is not None:
-                line = f'{split} {headline_text(record.metrics)}'
-            else:
-                last_line = log.read_text(errors='replace').strip().rpartition('\n')[2]
-                line = f'FAILED with status {status}, see {log}: {last_line}'
-                failed.append(training.name)
-            print(f'{training.name}: {line}', flush=True)
-    return failed

@@ -18,7 +18,7 @@ from mmcalib.errors import UserError, suggestion
 from mmcalib.metrics import PROTOCOLS
 from mmcalib.metrics.metric_text import PREFIX
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.runs.checks import building, measured_keys
+from mmcalib.runs.checks import building
 from mmcalib.runs.config_tree import constructor_options, find_class, type_name
 from mmcalib.runs.facts import find_losses, predicting_losses
 
@@ -194,13 +194,14 @@ def add_metrics(cfg: Config, names: Sequence[str]) -> list[str]:
         in_scope = METRICS.switch_scope_and_registry(cfg.get('default_scope'))
         with building(f'{evaluator_key}: '), in_scope:
             metrics = Evaluator(configs).metrics
-        measured = {key for metric in metrics for key in measured_keys(metric) or ()}
-        missing = [name for name in names if f'{PREFIX}{name}' not in measured]
         configs = [configs] if isinstance(configs, Mapping) else list(configs)
+        missing = list(names)
         main_index = None
         for index, metric in enumerate(metrics):
-            is_main = isinstance(metric, CalibrationMetric) and f'{metric.prefix}/' == PREFIX
-            if is_main and main_index is None:
+            if not isinstance(metric, CalibrationMetric) or f'{metric.prefix}/' != PREFIX:
+                continue
+            missing = [name for name in missing if name not in metric.metrics]
+            if main_index is None:
                 main_index = index
                 if PROTOCOLS[metric.protocol].images_per_unit is None:
                     missing = []  # They are computed of the tables of each image.

@@ -19,7 +19,7 @@ from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
 from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.commands.sweep.parameter import complete_config, option_keys
-from mmcalib.commands.sweep.trainings import Training, train_command
+from mmcalib.commands.sweep.trainings import Sweep, Training
 from mmcalib.members import package_folder
 from mmcalib.metrics.bins import bin_index
 from mmcalib.metrics.calibration_errors import calibration_error
@@ -286,7 +286,8 @@ def test_sweep_checkpoint_outside_work_dir_is_tested(sweep):
 def test_train_command_takes_no_module_of_current_folder(tmp_path):
     (tmp_path / 'dataclasses.py').write_text('raise SystemExit("not the standard library")')
     training = Training(tmp_path, 'margin=6', 6.0, seed=None)
-    command = train_command(training, CONFIG, ['model.head.loss.margin'], SweepOptions())
+    sweep = Sweep([training], 'margin', ['model.head.loss.margin'], CONFIG, SweepOptions())
+    command = sweep.command(training, 'val')
     output = subprocess.check_output([*command, '--help'], cwd=tmp_path, text=True)
     assert output.startswith('usage: train.py')
 
