@@ -14,7 +14,6 @@ from mmcalib.commands.export.onnx_file import (
     AXES,
     FREE_AXES,
     INPUT,
-    TORCH_EXPORT,
     OnnxFile,
     default_opset,
     find_onnx_file,
@@ -104,16 +103,19 @@ def summary(onnx_file: OnnxFile, output: str, pixels: Tensor, methods: list[str]
     for axis, extent in zip(AXES, pixels.shape, strict=True):
         sizes.append(axis if axis in onnx_file.free else str(extent))
     exporter = onnx_file.exporter
-    if onnx_file.newer_exporter_problem is not None:
-        exporter += f', since {TORCH_EXPORT} failed: {onnx_file.newer_exporter_problem}'
+    problem_of_others = None
+    for failed_exporter, free, problem in onnx_file.failures:
+        if free == onnx_file.free:
+            exporter = f'{exporter}, since {failed_exporter} failed: {problem}'
+        else:
+            problem_of_others = problem
     lines = [
         f'Input {INPUT!r} ({", ".join(sizes)}), output {output!r}; '
         f'calibration: {", ".join(methods)}.',
         f'Exporter: {exporter}.',
         f'Largest difference of a probability from PyTorch: {onnx_file.difference:.1e}.',
     ]
-    fixed = [axis for axis in AXES if axis in FREE_AXES[0] and axis not in onnx_file.free]
-    problems = [failure.problem for failure in onnx_file.failures if failure.free != onnx_file.free]
-    if problems:
-        lines.append(f'Fixed: {" and ".join(fixed)}, since others failed. {problems[-1]}')
+    if problem_of_others is not None:
+        fixed = [axis for axis in FREE_AXES[0] if axis not in onnx_file.free]
+        lines.append(f'Fixed: {" and ".join(fixed)}, since others failed. {problem_of_others}')
     return '\n'.join(lines)

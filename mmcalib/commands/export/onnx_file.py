@@ -44,21 +44,6 @@ LOWEST_OPSET = 18
 
 
 @dataclass(frozen=True)
-class Failure:
-    """An attempt to export whose file does not predict what PyTorch does, or was not written.
-
-    Attributes:
-        exporter: One of PyTorch's exporters.
-        free: Axes whose extent was to vary.
-        problem: The error of the attempt.
-    """
-
-    exporter: str
-    free: tuple[str, ...]
-    problem: str
-
-
-@dataclass(frozen=True)
 class OnnxFile:
     """An exported network whose probabilities are PyTorch's.
 
@@ -67,26 +52,14 @@ class OnnxFile:
         free: Axes whose extent may vary.
         exporter: PyTorch's exporter that wrote it.
         difference: Largest difference of a probability from PyTorch.
-        failures: Attempts before, with more free axes or by the other exporter.
+        failures: Exporter, free axes and problem of each attempt before.
     """
 
     content: bytes
     free: tuple[str, ...]
     exporter: str
     difference: float
-    failures: list[Failure]
-
-    @property
-    def newer_exporter_problem(self) -> str | None:
-        """Why torch.export wrote no file of these axes; None if it has written this one."""
-        if self.exporter == TORCH_EXPORT:
-            return None
-        problems = [
-            failure.problem
-            for failure in self.failures
-            if failure.exporter == TORCH_EXPORT and failure.free == self.free
-        ]
-        return problems[0]
+    failures: list[tuple[str, tuple[str, ...], str]]
 
 
 def find_onnx_file(
@@ -111,14 +84,14 @@ def find_onnx_file(
     Raises:
         UserError: If there is none.
     """
-    failures: list[Failure] = []
+    failures: list[tuple[str, tuple[str, ...], str]] = []
     for free in free_axes:
         for exporter, export in EXPORTERS.items():
             try:
                 content = export(network, pixels, free, opset)
                 difference = difference_from_torch(content, network, pixels, free)
             except Exception as error:  # PyTorch or onnxruntime may lack any operator.
-                failures.append(Failure(exporter, free, error_text(error)))
+                failures.append((exporter, free, error_text(error)))
                 continue
             if difference <= tolerance:
                 return OnnxFile(content, free, exporter, difference, failures)
@@ -126,9 +99,10 @@ def find_onnx_file(
                 problem = f"a probability differs from PyTorch's by {difference:.1g}"
             else:
                 problem = 'a probability is not finite'
-            failures.append(Failure(exporter, free, problem))
+            failures.append((exporter, free, problem))
+    _, _, problem = failures[-1]
     raise UserError(
-        f'the model cannot be exported: {failures[-1].problem}. Nothing was written. A larger '
+        f'the model cannot be exported: {problem}. Nothing was written. A larger '
         '--tolerance or another --opset may help'
     )
 
