@@ -11,12 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
+from mmcalib.pages import page_templates
 from mmcalib.reports.figures.from_files import SHIFT_FIGURES, draw_figure, read_file
 from mmcalib.reports.formats import table_of_runs
 from mmcalib.reports.reported_runs import ReportedRun, sweep_folder
@@ -29,8 +28,6 @@ DPI = 110
 PIXELS_PER_INCH = 96  # by CSS
 LONGEST_FILE_NAME = 60  # letters of a caption, which may have a long path
 CLASS_HEADINGS = ('predicted class', 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count')
-TEMPLATES = Path(__file__).parent / 'templates'
-PATH_SEPARATORS = re.compile('([/_-])')
 
 
 @dataclass
@@ -73,19 +70,6 @@ class Section:
     pictures: list[dict[str, Any]] = field(default_factory=list)
 
 
-def environment(folder: Path = TEMPLATES) -> Environment:
-    """Return the environment of the templates in a folder, which may extend ``base.html``."""
-    loader = FileSystemLoader([folder, TEMPLATES])
-    templates = Environment(loader=loader, autoescape=True, trim_blocks=True)
-    templates.filters['breakable'] = _break_at_separators
-    return templates
-
-
-def _break_at_separators(text: str) -> Markup:
-    """Return HTML of a text that may take a new line behind each separator of a path."""
-    return Markup(PATH_SEPARATORS.sub(r'\1<wbr>', str(escape(text))))
-
-
 def render_page(
     tables: Sequence[Table],
     excluded: Sequence[str],
@@ -126,7 +110,7 @@ def render_page(
                 save_figure(figure, Path(folder, name))
             caption = ': '.join(filter(None, [page_figure.caption, page_figure.shown]))
             section.pictures.append(_picture(figure, caption))
-    template = environment().get_template('report.html')
+    template = page_templates(Path(__file__).parent).get_template('report.html')
     return template.render(
         title='Calibration report',
         sections=sections,

@@ -8,8 +8,8 @@ from matplotlib.cbook import is_math_text
 from matplotlib.text import Text
 
 import mmcalib
+from mmcalib.commands.predict.picture import draw_classification, draw_segmentation
 from mmcalib.metrics.metric_text import ECE
-from mmcalib.reports.figures.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.reports.figures.severity import draw_severity
 from mmcalib.reports.figures.sweep import PARAMETERS, draw_sweep
 from mmcalib.visualization import (

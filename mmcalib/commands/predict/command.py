@@ -15,18 +15,19 @@ from mmcalib.cli.predict import PredictFolderOptions, PredictOptions
 from mmcalib.commands.predict.evidence import Evidence, check_options, read_evidence
 from mmcalib.commands.predict.folder import SETTINGS, PredictionFolder
 from mmcalib.commands.predict.image_files import find_images
+from mmcalib.commands.predict.picture import draw_classification, draw_segmentation
 from mmcalib.commands.predict.predictor import Prediction, Predictor, steps_without_labels
-from mmcalib.commands.predict.scores import image_row, summarize_rows
-from mmcalib.commands.predict.words import (
+from mmcalib.commands.predict.rows import (
     gallery_page,
+    image_row,
     legend_texts,
     picture_captions,
+    summarize_rows,
     summary_lines,
 )
 from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.members import split_members
-from mmcalib.reports.figures.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
 from mmcalib.runs.processes import join_processes, leave_processes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.errors import UserError
-from mmcalib.files import whole_file, without_nan, write_json
+from mmcalib.files import TEMPORARY_NAME, whole_file, without_nan, write_json
 from mmcalib.runs.record import differences, read_json
 
 SETTINGS = 'settings.json'
@@ -56,8 +55,6 @@ OBJECT_COLUMNS = (
     'right',
     'files',
 )
-# Names of the temporary files that whole_file leaves if its process is killed.
-TEMPORARY_SCORES = re.compile(r'\..*\.[0-9a-f-]+\.json')
 
 
 class PredictionFolder:
@@ -123,7 +120,7 @@ class PredictionFolder:
         """Return the scores of all images that are finished."""
         rows = []
         for path in sorted((self.folder / SCORES_FOLDER).rglob('*.json')):
-            if not TEMPORARY_SCORES.fullmatch(path.name):
+            if not TEMPORARY_NAME.fullmatch(path.name):
                 rows.append(read_json(path, 'remove it, and run this again'))
         return rows
 

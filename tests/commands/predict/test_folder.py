@@ -24,7 +24,7 @@ from mmcalib.cli.predict import PredictFolderOptions
 from mmcalib.commands.predict import command as predict_command
 from mmcalib.commands.predict import folder as prediction_folder
 from mmcalib.commands.predict.command import INCOMPLETE, predict_folder
-from mmcalib.commands.predict.words import gallery_page
+from mmcalib.commands.predict.rows import gallery_page
 from mmcalib.errors import UserError
 from mmcalib.members import split_members
 from mmcalib.metrics import CalibrationStatistics
@@ -252,7 +252,7 @@ def test_predict_after_full_disk_goes_on(
     assert f'{out}/arrays/2.npz' in text and 'No space left' in text
     assert sorted(path.name for path in (out / 'arrays').iterdir()) == ['0.npz', '1.npz']
     # A killed process leaves its temporary file.
-    (out / 'scores/.2.1234.json').write_text('{"image": "cut o')
+    (out / 'scores/.2.abcdef-1234-0123abcd.json').write_text('{"image": "cut o')
     actual = predict_into(*model, photos, out)
     assert (actual.num_earlier, actual.summary['num_images']) == (2, 3)
     for name in ('scores/0.json', 'scores/2.json', 'summary.json', 'predictions.csv'):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.reports.figures.prediction_picture import (
+from mmcalib.commands.predict.picture import (
     LINE_HEIGHT,
     PICTURE_GAP,
     draw_classification,
