@@ -2,11 +2,11 @@ import gc
 import logging
 import os
 import socket
+import sys
 from types import SimpleNamespace
 
 import pytest
 from commands import ROOT, run_in_process
-from quick_toolboxes import quicken_mmengine
 
 # The processes of the tests share the cores; torch reads this when it is imported.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
@@ -15,7 +15,8 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 @pytest.fixture(autouse=True, scope='session')
 def quick_mmengine():
     with pytest.MonkeyPatch.context() as monkeypatch:
-        quicken_mmengine(monkeypatch, ROOT / 'configs')
+        if 'quick_toolboxes' in sys.modules:
+            sys.modules['quick_toolboxes'].quicken_mmengine(monkeypatch, ROOT / 'configs')
         yield
 
 
@@ -63,6 +64,11 @@ def pytest_addoption(parser):
         '--all-configs',
         action='store_true',
         help='all configs and architectures that mmseg and mmpretrain ship, which takes long',
+    )
+    parser.addoption(
+        '--real-toolboxes',
+        action='store_true',
+        help='mmengine as users have it, without what the suite replaces in it to be quick',
     )
 
 
@@ -127,3 +133,5 @@ def pytest_collection_modifyitems(items):
 def pytest_configure(config):
     # xdist would start with the file that has the most tests.
     config.option.loadscopereorder = False
+    if not config.getoption('--real-toolboxes'):
+        import quick_toolboxes  # noqa: F401  Before mmengine, whose yapf it replaces.

@@ -22,7 +22,7 @@ from mmengine.registry import METRICS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
-from mmcalib import register
+import mmcalib.openmmlab.register  # noqa: F401  It registers the plug-in.
 from mmcalib.errors import UserError, nearest, suggestion
 from mmcalib.members import STACKS, find_config
 from mmcalib.runs.config_tree import find_class, find_toolbox, walk
@@ -68,7 +68,6 @@ def load_config(path: str, options: dict | None = None) -> Config:
         UserError: If there is no such file, it cannot be read, its toolbox is not installed, or an
             option is like one that the config has.
     """
-    register()
     path = find_config(path)
     try:
         cfg = read_config(path)

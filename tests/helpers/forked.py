@@ -13,7 +13,8 @@ from torch import distributed
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
 multiprocessing.get_context('forkserver').set_forkserver_preload([
-    'quick_toolboxes', 'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
+    *({'quick_toolboxes'} & {*sys.modules}),  # Not with --real-toolboxes.
+    'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
     'mmseg.datasets', 'mmcalib', 'matplotlib.pyplot', 'sklearn.datasets',
     'imagecorruptions',
 ])  # fmt: skip
