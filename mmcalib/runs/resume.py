@@ -27,7 +27,7 @@ from mmcalib.runs.config import KNOWN_PACKAGES
 from mmcalib.runs.config_tree import find_class
 from mmcalib.runs.facts import FACTS, find_losses, predicting_losses
 from mmcalib.runs.record import CONTENT, described_data, differences
-from mmcalib.runs.safe_loading import damage
+from mmcalib.runs.safe_loading import damage, existing_file
 from mmcalib.runs.work_dir import checkpoint_folder, checkpoint_hook
 
 # Starts of the differences that a resumed training may have: its length, and the weights that it
@@ -63,6 +63,7 @@ def resume_from(cfg: Config, start: str) -> None:
         return
     cfg.resume = True
     cfg.load_from = str(newest or start)
+    existing_file(cfg.load_from)  # Before the work dir is made.
 
 
 def _no_whole_checkpoint_message(folder: Path, hook: Mapping) -> str:

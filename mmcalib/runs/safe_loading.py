@@ -27,6 +27,18 @@ NAME_WITH_HASH = re.compile(r'-([0-9a-f]{8,})[.]')  # as published weights have 
 DATE = re.compile(r'(19|20)\d\d(0[1-9]|1[0-2])([0-2]\d|3[01])')
 
 
+def existing_file(path: str) -> str:
+    """Return the file of a checkpoint, which an address is downloaded to.
+
+    Raises:
+        UserError: If there is none.
+    """
+    file = download(path) if '://' in path else os.path.expanduser(path)
+    if not os.path.isfile(file):
+        raise UserError(f'there is no checkpoint {file!r} in {os.getcwd()}')
+    return file
+
+
 def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
     """Return the content of a checkpoint, from a file or an address.
 
@@ -37,9 +49,7 @@ def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
     Raises:
         UserError: If it is missing, cannot be read, or holds something else.
     """
-    file = download(path) if '://' in path else os.path.expanduser(path)
-    if not os.path.isfile(file):
-        raise UserError(f'there is no checkpoint {file!r} in {os.getcwd()}')
+    file = existing_file(path)
     try:
         if reason := damage(file):
             raise ValueError(reason)
