@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dist import barrier, is_main_process
-from mmengine.hooks import CheckpointHook, EMAHook
+from mmengine.hooks import EMAHook
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
@@ -27,7 +27,12 @@ from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import continues_in_work_dir, resume_from
 from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.training_hooks import check_resumed_data, early_stop
+from mmcalib.runs.training_hooks import (
+    best_checkpoints,
+    check_resumed_data,
+    checkpoint_hooks,
+    early_stop,
+)
 from mmcalib.runs.work_dir import (
     SavedConfig,
     checkpoint_hook,
@@ -121,43 +126,27 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
 
 
 def trained_model(runner: Runner) -> PredictingModel:
-    """Return the best checkpoint of a training, or its last weights where none was kept."""
-    best = best_checkpoint(runner)
-    barrier()  # The main process may still be writing it.
-    if best is not None and best.is_file():
-        print_log('Testing the best checkpoint.', logger='current')
-        checkpoint = read_checkpoint(best)
-    else:  # That of a resumed run which was moved may be elsewhere.
-        print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-        last = last_checkpoint(runner)
-        checkpoint = unsaved_checkpoint(runner) if last is None else read_checkpoint(last)
-    networks = [Network(runner.cfg, checkpoint)]
+    """Return the model of a training, which is to be tested."""
+    networks = [Network(runner.cfg, final_checkpoint(runner))]
     end = {'finished': True, 'stopped_at': early_stop(runner)}
     return PredictingModel(networks, describe_model(networks, ['test'], end=end))
 
 
-def best_checkpoint(runner: Runner) -> Path | None:
-    """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook):
-            paths = [getattr(hook, 'best_ckpt_path', None)]
-            paths += getattr(hook, 'best_ckpt_path_dict', {}).values()
-            return next((Path(path) for path in paths if path), None)
-    return None
-
-
-def last_checkpoint(runner: Runner) -> Path | None:
-    """Return the file with the weights that a training has ended with, None without one."""
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook):
-            reached = runner.epoch if hook.by_epoch else runner.iter
-            path = Path(hook.out_dir, hook.filename_tmpl.format(reached))
-            return path if path.is_file() else None
-    return None
-
-
-def unsaved_checkpoint(runner: Runner) -> Checkpoint:
-    """Return a checkpoint, in no file, of the weights that a training has ended with."""
+def final_checkpoint(runner: Runner) -> Checkpoint:
+    """Return the best checkpoint of a training, or its last weights where none was kept."""
+    barrier()  # The main process may still be writing it.
+    hooks = checkpoint_hooks(runner)
+    for hook in hooks:
+        for path in best_checkpoints(hook):
+            print_log('Testing the best checkpoint.', logger='current')
+            return read_checkpoint(path)
+    # That of a resumed run which was moved may be elsewhere.
+    print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+    for hook in hooks:
+        reached = runner.epoch if hook.by_epoch else runner.iter
+        path = Path(hook.out_dir, hook.filename_tmpl.format(reached))
+        if path.is_file():
+            return read_checkpoint(path)
     model = getattr(runner.model, 'module', runner.model)
     meta = {'epoch': runner.epoch, 'seed': runner.seed, 'cfg': runner.cfg.pretty_text}
     content = {'state_dict': model.state_dict(), 'meta': meta}

@@ -92,7 +92,7 @@ class ResumeHook(Hook):
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
         keys = [key for key in info if key.startswith('best_ckpt')]
-        for hook in _checkpoint_hooks(runner):
+        for hook in checkpoint_hooks(runner):
             folder = Path(hook.out_dir or runner.work_dir)
             if hook.out_dir and hook.out_dir != runner.work_dir:
                 folder /= Path(runner.work_dir).name
@@ -127,12 +127,9 @@ class ResumeHook(Hook):
         self._is_training = False
         if not is_main_process():
             return
-        for hook in _checkpoint_hooks(runner):
-            kept = [getattr(hook, 'best_ckpt_path', None)]
-            kept += getattr(hook, 'best_ckpt_path_dict', {}).values()
-            for path in kept:
-                if path and Path(path).is_file():
-                    _move_other_best(Path(path))
+        for hook in checkpoint_hooks(runner):
+            for path in best_checkpoints(hook):
+                _move_other_best(path)
 
 
 def _move_other_best(best: Path) -> None:
@@ -149,8 +146,16 @@ def _move_other_best(best: Path) -> None:
         move_aside(best.parent, others)
 
 
-def _checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:
+def checkpoint_hooks(runner: Runner) -> list[CheckpointHook]:
+    """Return the hooks of a Runner that write checkpoints."""
     return [hook for hook in runner.hooks if isinstance(hook, CheckpointHook)]
+
+
+def best_checkpoints(hook: CheckpointHook) -> list[Path]:
+    """Return the best checkpoints that a hook has kept, one for each metric of its save_best."""
+    paths = [getattr(hook, 'best_ckpt_path', None)]
+    paths += getattr(hook, 'best_ckpt_path_dict', {}).values()
+    return [Path(path) for path in paths if path and Path(path).is_file()]
 
 
 def step_and_end(runner: Runner) -> tuple[int, int]:
