@@ -289,7 +289,8 @@ def split_images(
     Args:
         cfg: Config with the dataloaders of the splits.
         split: Name of the split.
-        datasets: Data sets that are built, by their split; one of the same config is taken.
+        datasets: Data sets that are built, by their split. One of the same config is taken, and the
+            keys of a copy in another folder are those of the first.
 
     Returns:
         The keys of :func:`sample_ids`; None if the config lacks the split, or, with a warning, if
@@ -298,9 +299,25 @@ def split_images(
     loader = cfg.get(f'{split}_dataloader')
     if not loader:
         return None
-    for built_split, dataset in (datasets or {}).items():
+    datasets = datasets or {}
+    dataset = None
+    for built_split, built in datasets.items():
         if same_data(loader, cfg[f'{built_split}_dataloader']):
-            return {sample.key for sample in sample_ids(dataset)}
+            dataset = built
+    if dataset is None:
+        dataset = _build_if_there(cfg, split)
+    if dataset is None:
+        return None
+    for built in datasets.values():
+        if built is dataset or _is_copy(dataset, built):
+            dataset = built
+            break
+    return {sample.key for sample in sample_ids(dataset)}
+
+
+def _build_if_there(cfg: Mapping, split: str) -> object | None:
+    """Return the data of a split; None, with a warning, if they are not on this machine."""
+    loader = cfg[f'{split}_dataloader']
     try:
         with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
             dataset = registry.build(deepcopy(loader['dataset']))
@@ -313,7 +330,15 @@ def split_images(
             logging.WARNING,
         )
         return None
-    return {sample.key for sample in sample_ids(dataset)}
+    return dataset
+
+
+def _is_copy(dataset: object, other: object) -> bool:
+    """Return whether two data sets have the same images and labels, wherever their files lie."""
+    if len(dataset) != len(other):
+        return False
+    content = data_content(dataset)
+    return content is not None and content == data_content(other)
 
 
 def are_same_images(cfg: Mapping, split: str, other: str) -> bool:
@@ -323,5 +348,8 @@ def are_same_images(cfg: Mapping, split: str, other: str) -> bool:
         return False
     if same_data(*loaders):
         return True
-    images = split_images(cfg, split)
-    return images is not None and images == split_images(cfg, other)
+    dataset = _build_if_there(cfg, split)
+    if dataset is None:
+        return False
+    datasets = {split: dataset}
+    return split_images(cfg, split, datasets) == split_images(cfg, other, datasets)

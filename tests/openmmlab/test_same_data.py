@@ -10,7 +10,13 @@ from mmengine.registry import DATASETS
 from torch.utils.data import Subset
 
 from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
-from mmcalib.openmmlab.same_data import copy_groups, data_content, sample_ids
+from mmcalib.openmmlab.same_data import (
+    are_same_images,
+    copy_groups,
+    data_content,
+    sample_ids,
+    split_images,
+)
 
 DIGITS = dict(type='Digits', split='test', pipeline=[], indices=12)
 
@@ -129,3 +135,28 @@ def test_sample_ids_pages_of_one_file_are_images_of_their_own():
     assert keys[1] == keys[3]
     assert set(image_keys(Listed(infos[1:3]))) == set(keys[1:3])
     assert copy_groups(Listed(infos[:3])) is None
+
+
+def test_are_same_images_copied_folder_is_true(tmp_path):
+    """Its files have other paths, and no link leads from one to the other."""
+    options = dict(type='mmseg.BaseSegDataset', img_suffix='.jpg', pipeline=[])
+    options['data_prefix'] = dict(img_path='JPEGImages', seg_map_path='SegmentationClass')
+    write_voc(tmp_path / 'test')
+    shutil.copytree(tmp_path / 'test', tmp_path / 'copy')
+    shutil.copytree(tmp_path / 'test', tmp_path / 'other')
+    save(tmp_path / 'other/JPEGImages/a.jpg', (80, 60), np.random.default_rng(1))
+    actual = {}
+    for name in ('other', 'gone', 'copy'):
+        cfg = {}
+        for split, folder in (('val', name), ('test', 'test')):
+            dataset = dict(options, data_root=str(tmp_path / folder))
+            cfg[f'{split}_dataloader'] = dict(dataset=dataset)
+        actual[name] = are_same_images(cfg, 'val', 'test')
+    assert actual == {'other': False, 'gone': False, 'copy': True}
+    # A calibration has built both splits.
+    datasets = {}
+    for split in ('val', 'test'):
+        datasets[split] = DATASETS.build(cfg[f'{split}_dataloader']['dataset'])
+    images = split_images(cfg, 'val', datasets)
+    assert len(images) == len(datasets['val'])
+    assert images == split_images(cfg, 'test', datasets)
