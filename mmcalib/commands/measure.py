@@ -153,8 +153,9 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
     if not stored.are_logits:
         argument = 'log(p / (1 - p))' if stored.are_of_sigmoids else 'log(probs)'
     print(
-        f'Scaling written to {options.out}: '
-        f"mmcalib.posthoc.load_scaler('{options.out}').predict_proba({argument})",
+        f'Scaling written to {options.out}. Apply it by mmcalib measure FILE --scaler '
+        f"{options.out} --out NEW.npz, or mmcalib.posthoc.load_scaler('{options.out}')"
+        f'.predict_proba({argument})',
         file=sys.stderr,
     )
     return True

@@ -154,6 +154,7 @@ def test_measure_require_nan_is_not_met(run, files, probs, labels):
 def test_measure_calibrate_writes_scaler_that_lowers_nll(source, run, files, logits, labels):
     output = run('measure.py', source, '--calibrate', 'temperature', '--out', 'scaler.json')
     assert 'Temperature 2.' in output
+    assert 'Apply it by mmcalib measure FILE --scaler scaler.json --out NEW.npz' in output
     assert 'model' not in output.split('Temperature')[1]
     after = mmcalib.measure(load_scaler('scaler.json').predict_proba(logits), labels, 'NLL')
     assert after < mmcalib.measure(torch.as_tensor(logits).softmax(1), labels, 'NLL') - 0.1
