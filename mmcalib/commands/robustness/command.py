@@ -20,16 +20,17 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS
 from mmcalib.launchers import is_first_process
 from mmcalib.members import Averaging, find_checkpoint
+from mmcalib.metrics.metric_text import PREFIX
 from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.metric_columns import CLEAN, headline_text
 from mmcalib.reports.reported_runs import read_runs
-from mmcalib.reports.shifts import shift_description
+from mmcalib.reports.shifts import COMPARED_METRICS, shift_description
 from mmcalib.runs.checkpoint import class_difference, read_checkpoint
 from mmcalib.runs.checks import build_data, check_run
 from mmcalib.runs.config import load_config
-from mmcalib.runs.evaluation import run_test, tested_classes
+from mmcalib.runs.evaluation import metric_options, run_test, tested_classes
 from mmcalib.runs.facts import plain
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prepare_model
@@ -41,9 +42,6 @@ from mmcalib.runs.weights import load_weights
 from mmcalib.runs.work_dir import locked
 from mmcalib.version import __version__
 
-COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
-# Options of the config's metric that the compared metrics keep.
-KEPT_OPTIONS = ('protocol', 'num_bins', 'ignore_index', 'boundary_width')
 # These hooks would draw or log each of many tests.
 SILENCED_HOOKS = (
     'ConfidenceMapHook',
@@ -107,8 +105,9 @@ def compare_few_metrics(runner: Runner) -> None:
         if not isinstance(metric, CalibrationMetric):
             kept_metrics.append(metric)
         elif metric.prefix == 'calibration' and not kept_options:
-            kept_options = {name: getattr(metric, name) for name in KEPT_OPTIONS}
-    metric = CalibrationMetric(list(COMPARED_METRICS), **kept_options)
+            kept_options = metric_options(metric)
+    names = [key.removeprefix(PREFIX) for key in COMPARED_METRICS if key.startswith(PREFIX)]
+    metric = CalibrationMetric(names, **kept_options)
     metric.dataset_meta = runner.test_dataloader.dataset.metainfo
     evaluator.metrics = [*kept_metrics, metric]
 

@@ -152,12 +152,12 @@ def other_data_set(name: str, path: str, cfg: Config, options: RobustnessOptions
     other = load_config(path)
     if other.get('test_dataloader') is None:
         raise UserError(f'{argument}: the config has no test_dataloader')
-    check_normalisation(argument, other, cfg)
+    check_same_normalisation(argument, other, cfg)
     set_test_loader(other, options)
     return ShiftedSet('data', name, other.test_dataloader)
 
 
-def check_normalisation(argument: str, other: Config, cfg: Config) -> None:
+def check_same_normalisation(argument: str, other: Config, cfg: Config) -> None:
     """Refuse data that another data preprocessor is for: the model's would give wrong numbers."""
     other_preprocessor = data_preprocessor(other)
     if not other_preprocessor:
