@@ -86,6 +86,23 @@ def checkpoint_from_content(content: Mapping, path: str) -> Checkpoint:
     return Checkpoint(path, content, weights, weights_digest(weights))
 
 
+def short_calibration(calibration: Mapping) -> dict | None:
+    """Return what records say of a calibration, None without any.
+
+    Args:
+        calibration: Record of a calibration in a checkpoint or a file; it may be empty.
+    """
+    if not calibration:
+        return None
+    short = {'methods': calibration.get('methods', [calibration['method']])}
+    for key in ('options', 'split', 'forced'):
+        short[key] = calibration[key]
+    for key in ('limit', 'class_prior'):
+        if calibration.get(key):
+            short[key] = calibration[key]
+    return short
+
+
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
     """Return 16 hexadecimal digits that are equal for equal weights of equal names."""
     digest = hashlib.sha256()

@@ -19,7 +19,7 @@ from mmengine.logging import print_log
 from mmcalib.errors import UserError
 from mmcalib.members import Averaging, Member
 from mmcalib.options import check_integer
-from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint
+from mmcalib.runs.checkpoint import Checkpoint, read_checkpoint, short_calibration
 from mmcalib.runs.config_tree import without_labels
 from mmcalib.runs.facts import (
     describe_end,
@@ -28,7 +28,6 @@ from mmcalib.runs.facts import (
     plain_pipelines,
     training_facts,
 )
-from mmcalib.runs.mean import mean_config, read_temperature, short_calibration
 from mmcalib.runs.record import (
     CONTENT,
     checkpoint_paths,
@@ -36,10 +35,12 @@ from mmcalib.runs.record import (
     digest,
     identity,
     is_ensemble,
+    read_json,
     view_count,
 )
 from mmcalib.runs.run_config import remove_training_parts
 from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
+from mmcalib.texts import command_text
 
 # Options of a data_preprocessor that change the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
@@ -130,18 +131,37 @@ def prepare_model(
         description['temperature'] = content['temperature']
         description['calibration'] = short_calibration(content)
     if always_mean or disagreement or is_ensemble(description):
-        cfg.model = mean_config(
-            [model_config(network.config) for network in networks],
-            description,
+        module, *others = [model_config(network.config) for network in networks]
+        cfg.model = ConfigDict(
+            type='MeanProbabilityModel',
+            module=module,
+            others=others,
+            mc_dropout=description['mc_dropout'],
             # As many copies of an image as images are predicted at a time without dropout.
             passes_at_once=cfg[f'{splits[-1]}_dataloader'].get('batch_size') or 1,
             seed=options.dropout_seed,
+            temperature=description['temperature'],
             disagreement=disagreement,
         )
     cfg.load_from = None
     cfg.resume = False
     remove_training_parts(cfg)
     return PredictingModel(networks, description, content)
+
+
+def read_temperature(file: str | Path) -> dict:
+    """Return what a calibration of a mean has left in a file.
+
+    Raises:
+        OSError: If the file cannot be read.
+        UserError: If it holds no temperature of an ensemble.
+    """
+    tool = command_text('calibrate')
+    remedy = f'name the file that {tool} wrote for the same checkpoints and options'
+    content = read_json(file, remedy)
+    if 'temperature' not in content:
+        raise UserError(f'{file} holds no temperature of an ensemble: {remedy}')
+    return content
 
 
 def read_networks(

@@ -24,10 +24,9 @@ from mmcalib.errors import UserError
 from mmcalib.files import check_writable
 from mmcalib.members import find_checkpoint
 from mmcalib.options import check_number
-from mmcalib.runs.checkpoint import read_checkpoint
+from mmcalib.runs.checkpoint import read_checkpoint, short_calibration
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
-from mmcalib.runs.mean import short_calibration
 from mmcalib.runs.weights import build_model
 
 

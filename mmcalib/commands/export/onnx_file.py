@@ -26,8 +26,7 @@ from mmcalib.files import whole_file
 from mmcalib.openmmlab.heads import find_head
 from mmcalib.openmmlab.sample_writing import probabilities_in
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.runs.checkpoint import Checkpoint
-from mmcalib.runs.mean import short_calibration
+from mmcalib.runs.checkpoint import Checkpoint, short_calibration
 from mmcalib.version import __version__
 
 INPUT = 'pixels'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from overconfident_checkpoints import DIGITS, FEW, SAME, record_in
 
-from mmcalib.runs.mean import short_calibration
+from mmcalib.runs.checkpoint import short_calibration
 
 
 def test_calibrate_calibrated_checkpoint_refused_unless_forced(digits, calibrate):
