@@ -52,33 +52,33 @@ def calibrate(
     """Return a calibrated copy of any torch model, with its metrics before and after.
 
     The scaling with the lowest NLL is folded into the layer that predicts, so that class, keys and
-    speed stay; or it is attached behind the model, by a
-    :class:`~mmcalib.posthoc.attached.CalibratedOutput`, where no layer can absorb it. Running it
-    proves the probabilities. Figures are cross-fitted; of maps 200,000 pixels are drawn.
+    speed stay; or, where none can absorb it, attached behind the model by a
+    :class:`~mmcalib.posthoc.attached.CalibratedOutput`. Running it proves the probabilities.
+    Figures are cross-fitted; of maps 200,000 pixels are drawn.
 
     Args:
         model: A classifier or segmentor that returns logits.
         loader: Held-out batches in any order, see :mod:`mmcalib.predictions.loader`: logits
             ``(N, K)`` or ``(N, K, *)`` with labels ``(N,)`` or ``(N, *)``, K = 1 before a sigmoid.
-            Labels ``(N, L)`` of 0 and 1 are several labels, which get a scaling each.
+            Labels ``(N, L)`` of 0 and 1 are several, which get a scaling each.
         method: A key of ``mmcalib.posthoc.SCALERS``, a scaler, or ``'auto'``: the simplest within
             one standard error of the best cross-validated likelihood. None is ``'platt'`` for
             sigmoids and two classes, which can change predicted classes, else ``'temperature'``.
         unpack: A function from a batch to its inputs and labels.
-        logits: A function from the model's output to its logits; by default they are its
-            ``logits``, its ``['out']``, or the output itself.
-        groups: A name for each image, in the order of a loader that does not shuffle: images of one
-            group, such as slices of a volume or frames of a video, are not independent.
+        logits: A function from the model's output to its logits; by default its ``logits``, its
+            ``['out']``, or itself.
+        groups: A name for each image, in the order of a loader that does not shuffle: those of one
+            group, such as frames of a video, are not independent.
         ignore_index: The label of what to leave out.
-        class_prior: ``(K,)`` frequencies of the classes in use, of one sigmoid those of 0 and of 1;
-            None if they are those of the held-out data.
+        class_prior: ``(K,)`` frequencies of the classes in use, of one sigmoid those of 0 and 1;
+            None for those of the held-out data.
         device: Where to run; by default where the model is.
         copy: False changes the given model, once all is proven.
 
     Raises:
         TypeError: If the model is no ``nn.Module``, the method a class, or the loader a data set.
-        UserError: For a model that is calibrated already, cannot be copied, or returns no logits;
-            and for batches, labels or a method that do not fit.
+        UserError: For a model that is calibrated already or cannot be copied; for batches, labels
+            or a method that do not fit.
     """
     if isinstance(loader, nn.Module):
         raise TypeError('the model comes first, as calibrate(model, loader)')
