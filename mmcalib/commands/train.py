@@ -47,8 +47,11 @@ LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 def train_model(options: TrainOptions) -> None:
     """Train, and test the best checkpoint."""
     cfg = config_for_training(options)
-    if options.resume is not None:
-        resume_from(cfg, options.resume)
+    start = options.resume
+    if start is None and cfg.get('resume') and not cfg.get('load_from'):
+        start = 'auto'  # mmengine would look for the checkpoint later, behind the checks.
+    if start is not None:
+        resume_from(cfg, start)
     train_and_test(cfg, test=not options.no_test)
     if is_main_process():
         print(f'Files: {cfg.work_dir}')

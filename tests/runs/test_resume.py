@@ -100,6 +100,17 @@ def test_resume_several_other_settings_names_all(trained, run):
     assert '--limit None (here: 8)' in error
 
 
+def test_resume_by_config_other_setting_refused(trained, run, tmp_path):
+    """mmengine looks for the checkpoint itself where a config has resume, and no load_from."""
+    for name in ('epoch_2.pth', 'last_checkpoint'):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_2.pth'))
+    changes = {**SMALL, 'optim_wrapper.optimizer.lr': 0.1, 'resume': True}
+    options = [f'{key}={value}' for key, value in changes.items()]
+    arguments = ['mmcalib::mbls/digits.py', '--work-dir', tmp_path, '--cfg-options', *options]
+    assert 'lr 0.005 (here: 0.1)' in run('train.py', *arguments, code=2)
+
+
 @pytest.mark.parametrize('options', [
     {'train_dataloader.num_workers': 1},
     {'train_dataloader.collate_fn': dict(type='pseudo_collate')},
