@@ -13,7 +13,8 @@ from mmcalib.calibration.find_layer import layer_text
 from mmcalib.calibration.independent_groups import FOLDS
 from mmcalib.metrics.metric_text import PREFIX, better_rule, number_text
 from mmcalib.posthoc.affine import TemperatureScaler
-from mmcalib.posthoc.per_label import ScalerPerLabel, label_names, shared_sentence
+from mmcalib.posthoc.isotonic import IsotonicScaler
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel, label_names, shared_sentence
 from mmcalib.posthoc.temperature_search import INFORMATIVE
 from mmcalib.texts import unlabelled_sentence
 
@@ -36,6 +37,10 @@ MANY_GROUPS = (
 POOLED = (
     'Before and after are pooled over labels; ECE_macro of a measurement is the mean of labels.'
 )
+# Points between mean confidence and accuracy that are worth a sentence, and the standard errors
+# that they are away from 0: 4, since it is said of any calibration.
+LARGE_GAP = 3
+CERTAIN = 4
 KEEP = 'Keep your model, or calibrate on more data to be sure.'
 
 
@@ -206,6 +211,23 @@ def signs_of_no_gain(calibrated: Calibrated) -> Iterator[str]:
             changes = ', '.join(f'{metric} {change}' for metric, change in worse.items())
             remedy = '' if signs and is_temperature else f' {remedy_for(calibrated, worse)}'
             yield f'Worse than before{on_split}: {changes}.{remedy}'
+    *_, effect = calibrated.effects.values()
+    yield from remaining_gap(effect, calibrated.scaler)
+
+
+def remaining_gap(effect: Effect, scaler: Scaler) -> Iterator[str]:
+    """Yield what to do where the confidence is still far from the accuracy."""
+    if effect.gap is None or scaler.method == IsotonicScaler.method:
+        return
+    gap, error = effect.gap
+    if abs(gap) < LARGE_GAP or abs(gap) < CERTAIN * error:
+        return
+    side = 'above' if gap > 0 else 'below'
+    yield (
+        f'The mean confidence is still {abs(gap):.1f} ± {error:.1f} points {side} the accuracy, '
+        "since the fit is to the NLL of all classes. method='isotonic' (--method isotonic) maps "
+        'the confidence itself, and changes no predicted class.'
+    )
 
 
 def signs_of_temperature(scaler: TemperatureScaler, standard_error: float | None) -> Iterator[str]:

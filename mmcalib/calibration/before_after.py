@@ -14,6 +14,7 @@ from mmcalib.metrics.class_rates import ClassRates, RateTally
 from mmcalib.metrics.intervals import bootstrap_weights, metric_values
 from mmcalib.metrics.measurement import DEFAULT_METRICS
 from mmcalib.metrics.streaming import StreamingMetrics
+from mmcalib.metrics.unit_tables import UnitTables
 from mmcalib.posthoc.per_label import Scaler
 from mmcalib.predictions.distributed import gather_one_process
 from mmcalib.predictions.image_predictions import ImagePredictions
@@ -40,6 +41,8 @@ class Effect:
         threshold: The probability above which a sigmoid predicts its class; None of a softmax.
         majority: The share of the most frequent class among the labels of the predictions, in
             percent; None of several labels.
+        gap: Mean confidence less accuracy after the scaling, in points, and its standard error over
+            independent groups; None of two classes and of several labels, and of one group.
     """
 
     before: dict[str, float]
@@ -50,6 +53,7 @@ class Effect:
     rates: dict[str, ClassRates] = field(default_factory=dict)
     threshold: float | None = None
     majority: float | None = None
+    gap: tuple[float, float] | None = None
 
 
 def measure_effect(
@@ -79,6 +83,7 @@ def measure_effect(
     before = _stream(num_bins, gather)
     after = _stream(num_bins, gather)
     are_of_sigmoids = False
+    has_many_classes = False
     rates_before = RateTally()
     rates_after = RateTally()
     num_predictions = 0
@@ -86,6 +91,7 @@ def measure_effect(
     changed = 0
     for part, scaler in scored_parts(batches, scalings):
         are_of_sigmoids = part.are_of_sigmoid
+        has_many_classes = not part.several_labels and part.num_classes > 2
         scaled = scale_predictions(part, scaler, threshold)
         num_predictions += int(part.valid.sum())
         if not part.several_labels:
@@ -99,30 +105,33 @@ def measure_effect(
         after.add(scaled)
         rates_before.add(part)
         rates_after.add(scaled)
-    shares = gather((num_predictions, changed, label_counts))
+    shares = gather((num_predictions, changed, label_counts, has_many_classes))
     all_counts = sum(share[2] for share in shares)
     majority = None
     if torch.is_tensor(all_counts) and all_counts.sum() > 0:
         majority = 100 * all_counts.max().item() / all_counts.sum().item()
+    has_many_classes = any(share[3] for share in shares)
+    values = {}
+    errors = {}
+    for name, stream in (('before', before), ('after', after)):
+        values[name] = dict(stream.compute())
+        tables = _tables_of_groups(stream, group_of_image)
+        errors[name] = _standard_errors(values[name], tables)
     rates = {}
     for name, tally in (('before', rates_before), ('after', rates_after)):
         class_rates = tally.rates(group_of_image, gather)
         if class_rates is not None:
             rates[name] = class_rates
-    values_before = dict(before.compute())
-    values_after = dict(after.compute())
     return Effect(
-        before=values_before,
-        after=values_after,
-        errors={
-            'before': _standard_errors(before, values_before, group_of_image),
-            'after': _standard_errors(after, values_after, group_of_image),
-        },
+        before=values['before'],
+        after=values['after'],
+        errors=errors,
         num_predictions=sum(share[0] for share in shares),
         changed=sum(share[1] for share in shares),
         rates=rates,
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
         majority=majority,
+        gap=_gap(tables) if has_many_classes and len(tables.bins) > 1 else None,
     )
 
 
@@ -183,17 +192,28 @@ def _stream(num_bins: int, gather: Callable[[Any], list]) -> StreamingMetrics:
     )
 
 
-def _standard_errors(
-    stream: StreamingMetrics, names: Iterable[str], group_of_image: Tensor | None
-) -> dict[str, float]:
-    """Return the standard errors of metrics over groups, by a bootstrap. One group has none."""
+def _tables_of_groups(stream: StreamingMetrics, group_of_image: Tensor | None) -> UnitTables:
+    """Return the tables of each group; every image is one where no groups are known."""
     if group_of_image is None:
-        tables = stream.image_tables()
-    else:
-        tables = stream.group_tables(group_of_image)
+        return stream.image_tables()
+    return stream.group_tables(group_of_image)
+
+
+def _standard_errors(names: Iterable[str], tables: UnitTables) -> dict[str, float]:
+    """Return the standard errors of metrics over groups, by a bootstrap. One group has none."""
     draws: dict[str, list[Tensor]] = {}
     if len(tables.bins) > 1:
         for weights in bootstrap_weights(len(tables.bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
             for name, values in metric_values(names, tables, weights).items():
                 draws.setdefault(name, []).append(values)
     return {name: torch.cat(values).std().item() for name, values in draws.items()}
+
+
+def _gap(tables: UnitTables) -> tuple[float, float]:
+    """Return mean confidence less accuracy in points, and its standard error over the units."""
+    count, correct, sum_of_conf = tables.bins.sum(dim=2).unbind(dim=1)
+    excess = sum_of_conf - correct
+    gap = excess.sum() / count.sum()
+    num_units = len(count)
+    squares = (excess - gap * count).square().sum() * num_units / (num_units - 1)
+    return 100 * gap.item(), 100 * (squares.sqrt() / count.sum()).item()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from overconfident_networks import SHAPES, make_data, make_loader
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
 from mmcalib.errors import UserError
@@ -490,3 +491,21 @@ def test_scaler_fit_inference_tensors_learns_the_same():
     expected = SCALERS['vector']().fit(network(inputs).detach(), labels)
     torch.testing.assert_close(inside.tensors, expected.tensors)
     torch.testing.assert_close(outside.tensors, expected.tensors)
+
+
+def test_calibrate_gap_that_a_temperature_leaves_is_said_and_isotonic_mends_it():
+    torch.manual_seed(0)
+    predicted = torch.randint(20, (2000,))
+    logits = torch.randn(2000, 20)
+    logits[torch.arange(2000), predicted] += 2 + 25 * torch.rand(2000)
+    # Four in ten labels are drawn, however sure the logits are.
+    labels = torch.where(torch.rand(2000) < 0.6, predicted, torch.randint(20, (2000,)))
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=500)
+    sentence = r"still 1\d\.\d ± 1\.\d points below the accuracy.*method='isotonic'"
+    temperature = mmcalib.calibrate(nn.Identity(), loader)
+    assert re.search(sentence, str(temperature))
+    isotonic = mmcalib.calibrate(nn.Identity(), loader, method='isotonic')
+    assert 'The mean confidence is still' not in str(isotonic)
+    assert isotonic.after['ECE'] < temperature.after['ECE'] / 5
+    clean = DataLoader(TensorDataset(logits, logits.softmax(1).multinomial(1)[:, 0]), 500)
+    assert 'The mean confidence is still' not in str(mmcalib.calibrate(nn.Identity(), clean))
