@@ -11,7 +11,8 @@ from torch import Tensor
 from mmcalib.metrics.bins import bin_index, bin_table, sum_by_key, sum_runs
 from mmcalib.metrics.kept_memory import own_storage
 from mmcalib.metrics.log_bins import log_bin_counts
-from mmcalib.metrics.outcomes import Outcomes, confidence_code, true_indices
+from mmcalib.metrics.outcomes import Outcomes, true_indices
+from mmcalib.metrics.ties import confidence_code
 
 # Up to so many predictions, each confidence has a fine bin of its own. More share fine bins: 2,048
 # to each doubling of the confidence up to one half, and to each halving of 1 - confidence above it.

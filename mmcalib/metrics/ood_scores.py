@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mmcalib.metrics.bins import sum_by_key
 from mmcalib.metrics.kept_memory import own_storage
-from mmcalib.metrics.outcomes import confidence_code, odds_of_code, pieces
+from mmcalib.metrics.outcomes import pieces
 from mmcalib.metrics.ranking import aupr, auroc, fpr
+from mmcalib.metrics.ties import confidence_code, odds_of_code
 from mmcalib.tensors import on_float64_device
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.metrics.bins import bin_index, bin_table
+from mmcalib.metrics.ties import confidence_code
 from mmcalib.predictions.contract import MANY_CLASSES
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
 from mmcalib.tensors import at_least_single, check_softmax_logits, smallest_probability
@@ -25,10 +26,6 @@ BETAS_PER_DOUBLING = 4
 # The scores of one piece: about as many as the cache of a core holds.
 PIECE_BYTES = 1 << 21
 GPU_PIECE_BYTES = 1 << 26
-# The bits of the float32 number 1/2.
-CODE_OF_HALF = 0x3F000000
-# Above this confidence, float32 tells 1 - confidence to fewer than 12 bits.
-NEARLY_ONE = 1 - 2.0**-12
 
 
 class Outcomes(NamedTuple):
@@ -39,7 +36,7 @@ class Outcomes(NamedTuple):
         correct: ``(M,)`` booleans.
         predicted: ``(M,)`` int64 classes.
         nll: ``(M,)`` float64, in nats.
-        conf_code: ``(M,)`` int32, see :func:`confidence_code`.
+        conf_code: ``(M,)`` int32, see :func:`~mmcalib.metrics.ties.confidence_code`.
         brier: ``(M,)`` float64, the sum over classes of (probability - [is the true class])².
         class_bins: ``(3, K, B)`` bins of the probabilities of each class, with the number of its
             labels as the correct ones.
@@ -352,35 +349,6 @@ def bins_of_all_classes(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
     )
     table[:, :, 0] += (whole - table.sum(dim=2)).clamp(min=0)
     return table
-
-
-def confidence_code(conf: Tensor, sum_of_others: Tensor | None = None) -> Tensor:
-    """Return integers by which predictions are ranked, ``(M,)`` int32; equal ones are tied.
-
-    They count the float32 numbers up to the confidence; above one half, those down to 1 -
-    confidence. So the codes are fine relative to both, and neither the type of float nor the order
-    of the classes parts predictions that are tied.
-
-    Args:
-        conf: ``(M,)`` probability of the predicted class.
-        sum_of_others: ``(M,)`` float64 sum of the probabilities of the other classes. It replaces
-            1 - confidence next to a confidence of 1, where it tells saturated predictions apart.
-    """
-    code = conf.float().view(torch.int32)
-    code_of_others = (1 - conf).float().view(torch.int32)
-    if sum_of_others is not None:
-        exact_code = sum_of_others.float().view(torch.int32)
-        code_of_others = torch.where(conf > NEARLY_ONE, exact_code, code_of_others)
-    return torch.where(conf < 0.5, code, 2 * CODE_OF_HALF - code_of_others)
-
-
-def odds_of_code(code: Tensor) -> Tensor:
-    """Return confidence / (1 - confidence), float64, of :func:`confidence_code`."""
-    is_below_half = code < CODE_OF_HALF
-    conf = torch.where(is_below_half, code, CODE_OF_HALF).view(torch.float32).double()
-    others = torch.where(is_below_half, CODE_OF_HALF, 2 * CODE_OF_HALF - code)
-    others = others.view(torch.float32).double()
-    return torch.where(is_below_half, conf / (1 - conf), (1 - others) / others)
 
 
 def select_columns(
