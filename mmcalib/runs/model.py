@@ -38,8 +38,7 @@ from mmcalib.runs.record import (
     read_json,
     view_count,
 )
-from mmcalib.runs.run_config import remove_training_parts
-from mmcalib.runs.views import PIPELINES_BEFORE_VIEWS, set_views
+from mmcalib.runs.run_config import PIPELINES_BEFORE_VIEWS, remove_training_parts, set_views
 from mmcalib.texts import command_text
 
 # Options of a data_preprocessor that change the pixels that a network sees.

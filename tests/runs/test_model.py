@@ -18,7 +18,7 @@ from mmcalib.errors import UserError
 from mmcalib.reports.reported_runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.facts import config_facts, is_finished
-from mmcalib.runs.views import set_views
+from mmcalib.runs.run_config import set_views
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
 SCENES = str(ROOT / 'configs/ce/digit_scenes.py')
