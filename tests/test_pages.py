@@ -196,6 +196,26 @@ def test_figure_ages_knows_what_drew_each_figure():
     assert sorted(drawn) == sorted(figures)
 
 
+def test_contributing_names_what_exists():
+    """Files are below the root or have this last name, other names are those of the code."""
+    folders = ('mmcalib', 'tests', 'tools', 'docs/_ext', 'configs')
+    paths = [path for folder in folders for path in (ROOT / folder).rglob('*.py')]
+    words = set(re.findall(r'\w+', ' '.join(path.read_text('utf-8') for path in paths)))
+    missing = []
+    for name in INLINE.findall(
+        re.sub(r'```.*?```', '', (ROOT / 'CONTRIBUTING.md').read_text(), flags=re.S)
+    ):
+        if name in {'mmcalib/losses/my_loss.py', '../ce/', 'toctree', *READERS_FILES}:
+            continue
+        if re.fullmatch(r'[\w./]+\.py|[\w./]+/', name):
+            exists = (ROOT / name).exists() or any(f'/{name}' in path.as_posix() for path in paths)
+        else:
+            exists = not name.isidentifier() or name in words
+        if not exists:
+            missing.append(name)
+    assert not missing
+
+
 # Readers who follow the steps of CONTRIBUTING.md write this file.
 READERS_FILES = {'configs/my/digits.py'}
 TOOL = re.compile(

@@ -56,7 +56,7 @@ def check_information(data: HeldOut) -> None:
                 f'label, or {SAME_ORDER}'
             )
         raise UserError(
-            f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no temperature to fit: '
+            f'{NO_INFORMATION} (accuracy {accuracy:.2f} %), so there is no scaling to fit: '
             f'{question}'
         )
     exchanged = exchanged_classes(predicted, labels)

@@ -15,7 +15,7 @@ from mmcalib.posthoc.isotonic import IsotonicScaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 
-# To add a scaling, write its class, and name it here and in names.METHODS, which helps list.
+# To add a scaling, write its class, and name it here and in choices.METHODS, which helps list.
 SCALERS: dict[str, type[LogitScaler]] = {
     scaler.method: scaler
     for scaler in (
