@@ -83,7 +83,6 @@ def measure_effect(
     before = _stream(num_bins, gather)
     after = _stream(num_bins, gather)
     are_of_sigmoids = False
-    has_many_classes = False
     rates_before = RateTally()
     rates_after = RateTally()
     num_predictions = 0
@@ -91,7 +90,6 @@ def measure_effect(
     changed = 0
     for part, scaler in scored_parts(batches, scalings):
         are_of_sigmoids = part.are_of_sigmoid
-        has_many_classes = not part.several_labels and part.num_classes > 2
         scaled = scale_predictions(part, scaler, threshold)
         num_predictions += int(part.valid.sum())
         if not part.several_labels:
@@ -105,18 +103,20 @@ def measure_effect(
         after.add(scaled)
         rates_before.add(part)
         rates_after.add(scaled)
-    shares = gather((num_predictions, changed, label_counts, has_many_classes))
-    all_counts = sum(share[2] for share in shares)
-    majority = None
-    if torch.is_tensor(all_counts) and all_counts.sum() > 0:
-        majority = 100 * all_counts.max().item() / all_counts.sum().item()
-    has_many_classes = any(share[3] for share in shares)
+    shares = gather((num_predictions, changed, label_counts))
     values = {}
     errors = {}
     for name, stream in (('before', before), ('after', after)):
         values[name] = dict(stream.compute())
         tables = _tables_of_groups(stream, group_of_image)
         errors[name] = _standard_errors(values[name], tables)
+    all_counts = sum(share[2] for share in shares)
+    majority = None
+    gap = None
+    if torch.is_tensor(all_counts) and all_counts.sum() > 0:
+        majority = 100 * all_counts.max().item() / all_counts.sum().item()
+        if len(all_counts) > 2 and len(tables.bins) > 1:
+            gap = _gap(tables)
     rates = {}
     for name, tally in (('before', rates_before), ('after', rates_after)):
         class_rates = tally.rates(group_of_image, gather)
@@ -131,7 +131,7 @@ def measure_effect(
         rates=rates,
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
         majority=majority,
-        gap=_gap(tables) if has_many_classes and len(tables.bins) > 1 else None,
+        gap=gap,
     )
 
 

@@ -38,7 +38,7 @@ class Calibrated:
         num_folds: The number of folds of the cross-fit; 0 without one.
         seed: The seed of the draw and of the folds.
         num_bins: The number of bins of ECE and AECE.
-        unit: What each of the images is: ``'image'``; of a loader that tells no images,
+        unit: The name of what each image is: ``'image'``; of a loader that tells no images,
             ``'prediction'``, or ``'row'`` of several labels.
         groups_are_runs: Whether neighbouring images were alike, so that runs of them are groups.
         placement: The place of the scaling; None if it is in no single model.
@@ -286,7 +286,7 @@ def result(
         scalings: The scalings that have scored the images.
         effect: The metrics before and after.
         placement: The place of the scaling; None if it is in no single model.
-        unit: What each of the images is, see :class:`Calibrated`.
+        unit: The name of what each image is, see :class:`Calibrated`.
         num_bins: The number of bins of ECE and AECE.
     """
     return Calibrated(

@@ -1,4 +1,4 @@
-"""Which predictions are tied: those whose confidences have one code, by which they are ranked."""
+"""Ties: predictions are ranked by a code of their confidence, and those of one code are tied."""
 
 from __future__ import annotations
 

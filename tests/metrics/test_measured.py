@@ -229,7 +229,7 @@ def test_interval_out_of_range_raises(interval, remedy):
 
 def test_measured_with_keys_of_a_trainer_prints_as_a_dict():
     measured = mmcalib.measure([[0.9, 0.1], [0.8, 0.2]], [0, 1], ['ECE', 'NLL'], interval=0.9)
-    # So does the Trainer of transformers.
+    # The Trainer of transformers does the same.
     metrics = type(measured)({key: float(value) for key, value in measured.items()})
     for key in list(metrics):
         metrics[f'eval_{key}'] = metrics.pop(key)

@@ -130,7 +130,8 @@ def read(paths: list[Path]) -> Iterator[Predictions]:
         labels = arrays['ground_truth'].reshape(-1).astype(int)
         order = np.random.default_rng(0).permutation(len(labels))
         half = len(labels) // 2
-        fitted, new = order[:half], order[half:]
+        fitted = order[:half]
+        new = order[half:]
         yield Predictions(path.stem, logits[fitted], labels[fitted], logits[new], labels[new])
 
 
