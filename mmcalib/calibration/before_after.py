@@ -117,18 +117,17 @@ def measure_effect(
         majority = 100 * all_counts.max().item() / all_counts.sum().item()
         if len(all_counts) > 2 and len(tables.bins) > 1:
             gap = _gap(tables)
-    rates = {}
-    for name, tally in (('before', rates_before), ('after', rates_after)):
-        class_rates = tally.rates(group_of_image, gather)
-        if class_rates is not None:
-            rates[name] = class_rates
+    rates = {
+        'before': rates_before.rates(group_of_image, gather),
+        'after': rates_after.rates(group_of_image, gather),
+    }
     return Effect(
         before=values['before'],
         after=values['after'],
         errors=errors,
         num_predictions=sum(share[0] for share in shares),
         changed=sum(share[1] for share in shares),
-        rates=rates,
+        rates={name: of_classes for name, of_classes in rates.items() if of_classes is not None},
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
         majority=majority,
         gap=gap,
