@@ -22,7 +22,12 @@ from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
 from mmcalib.posthoc.methods import load_scaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
-from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
+from mmcalib.predictions.files import (
+    StoredPredictions,
+    check_kind,
+    columns_of_classes,
+    read_predictions,
+)
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
 BATCH_SIZE = 4096
@@ -164,9 +169,10 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
 def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
     """Return the probabilities of stored predictions by the scaling in a file.
 
+    Columns that have names come in the order of the classes that the scaling was fitted to.
+
     Raises:
-        UserError: If the file is no scaling, or one of other classes. In another order these would
-            have wrong numbers.
+        UserError: If the file is no scaling, or one of other classes.
     """
     scaler = load_scaler(path)
     is_per_label = isinstance(scaler, ScalerPerLabel)
@@ -174,11 +180,15 @@ def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
         kinds = ('several labels', 'classes') if is_per_label else ('classes', 'several labels')
         raise UserError(f'{path} is a scaling of {kinds[0]}, and the predictions are of {kinds[1]}')
     fitted_classes = json.loads(Path(path).read_text('utf-8')).get('classes') or []
-    if fitted_classes and stored.classes and fitted_classes != list(stored.classes):
-        raise UserError(
-            f'{path} was fitted to the classes {", ".join(fitted_classes)}, and the predictions '
-            f'are of {", ".join(stored.classes)}: name their columns in that order by --predictions'
-        )
+    if fitted_classes and stored.classes:
+        order = columns_of_classes(fitted_classes, stored.classes)
+        if order is None:
+            raise UserError(
+                f'{path} was fitted to the classes {", ".join(fitted_classes)}, and the '
+                f'predictions are of {", ".join(stored.classes)}: give --predictions the columns of the '
+                "classes that it was fitted to, in any order, one by one or as 'p_*'"
+            )
+        stored = stored.in_order(order)
     if is_per_label and stored.labels is None:  # The shape of labels says what values are.
         logits = stored._replace(labels=np.zeros(stored.values.shape)).logits()
     else:

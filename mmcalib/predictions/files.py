@@ -56,6 +56,18 @@ class StoredPredictions(NamedTuple):
         """Whether the probability of class 1 tells that of the only other class."""
         return self.are_of_sigmoids or self.values.shape[1] == 2
 
+    def in_order(self, columns: Sequence[int]) -> StoredPredictions:
+        """Return the predictions with their columns, and the labels of these, in another order."""
+        labels = self.labels
+        if labels is not None and labels.ndim == 1:
+            new_number = np.argsort(columns)
+            is_class = (labels >= 0) & (labels < len(columns))  # others are ignored, or refused
+            labels = np.where(is_class, new_number[np.where(is_class, labels, 0)], labels)
+        elif labels is not None:
+            labels = labels[:, columns]
+        classes = [self.classes[column] for column in columns]
+        return self._replace(values=self.values[:, columns], labels=labels, classes=classes)
+
     def probabilities(self) -> np.ndarray:
         """Return probabilities, float64 where they are made from logits."""
         if not self.are_logits:
@@ -152,8 +164,9 @@ def read_predictions(
     """Return predictions, labels and groups of one .npz, .csv or .parquet file, or of .npy files.
 
     Labels of a table that are texts are names of classes: those of the columns of the predictions,
-    or what the star of a pattern stands for. Labels that are integers are such names too, where a
-    pattern's columns are numbered, so that the columns may come in any order.
+    with or without what all begin or end with, or what the star of a pattern stands for. Labels
+    that are integers are such names too, where a pattern's columns are numbered, so that the
+    columns may come in any order.
 
     Args:
         files: One file with names, or two .npy files, of predictions and of labels; a third one may
@@ -269,12 +282,15 @@ def read_labels(
     arrays = [columns.find(name, '--labels') for name in label_columns]
     array = arrays[0] if len(arrays) == 1 else stack_columns(columns, label_columns, arrays)
     text = ', '.join(label_columns)
+    if array.dtype.kind == 'b':
+        array = array.astype(str)
     if array.dtype.kind in 'US':
         array = _numbers_of_texts(array)
     if array.dtype.kind in 'US':
+        lowered = np.char.lower(array)
+        if np.isin(lowered, ('true', 'false')).all() and not np.isin(array, classes).any():
+            return (lowered == 'true').astype(np.int64)
         return class_numbers(columns, text, array, classes)
-    if array.dtype.kind == 'b':
-        return array.astype(np.int64)
     if array.dtype.kind == 'f':
         if not np.isfinite(array).all() or (array % 1 != 0).any():
             wrong = array[~np.isfinite(array) | (array % 1 != 0)][0]
@@ -306,18 +322,55 @@ def class_numbers(
             f'{columns.path}: {columns.kind} {name!r} has the label {labels.ravel()[0]!s}: write '
             'labels as 0 and 1, since the column of the predictions is the probability of 1'
         )
-    number_of_class = {known: number for number, known in enumerate(classes)}
     unique, index = np.unique(labels, return_inverse=True)
+    for readings in names_within(classes):
+        if set(unique.tolist()) <= set(readings):
+            classes = readings
+            break
+    number_of_class = {known: number for number, known in enumerate(classes)}
     missing = [label for label in unique.tolist() if label not in number_of_class]
     if missing:
         known = ', '.join(map(str, classes[:MOST_NAMES]))
         raise UserError(
             f'{columns.path}: {columns.kind} {name!r} has the label {missing[0]!r}, and the '
-            f'predictions are of {known}: name their columns as the classes, or as --predictions '
-            "'p_*', or give numbers from 0 on"
+            f'predictions are of {known}: mend the label, or name the columns of all classes by '
+            "--predictions, as 'p_*'; or give numbers from 0 on"
         )
     numbers = np.array([number_of_class[label] for label in unique.tolist()], dtype=np.int64)
     return numbers[index].reshape(labels.shape)
+
+
+def names_within(names: Sequence[str | int]) -> Iterator[Sequence[str | int]]:
+    """Yield names as they are, and with more and more of what all begin and end with left out.
+
+    So the columns ``p_cat`` and ``p_dog`` are found by the classes ``cat`` and ``dog``.
+    """
+    yield names
+    texts = [name for name in names if isinstance(name, str)]
+    if len(texts) != len(names) or len(set(texts)) < 2:
+        return
+    shortest = min(map(len, texts))
+    for begin in range(shortest + 1):
+        if len({text[:begin] for text in texts}) > 1:
+            return
+        for end in range(shortest - begin + 1):
+            if len({text[len(text) - end :] for text in texts}) > 1:
+                break
+            yield [text[begin : len(text) - end] for text in texts]
+
+
+def columns_of_classes(classes: Sequence[str], names: Sequence[str]) -> list[int] | None:
+    """Return the position of each class among the names of columns; None if these are others.
+
+    Either may have a beginning or an end that all have, as ``p_``.
+    """
+    for known, readings in (
+        *((classes, readings) for readings in names_within(names)),
+        *((readings, names) for readings in names_within(classes)),
+    ):
+        if sorted(known) == sorted(readings):
+            return [readings.index(name) for name in known]
+    return None
 
 
 def as_numbers(columns: FileColumns, name: str, option: str) -> np.ndarray:

@@ -77,6 +77,7 @@ COLUMNS = ('--predictions', 'p_*', '--labels', 'label')
         ('logits.npy', 'labels.npy', '--logits'),
         ('names.csv', *COLUMNS),
         ('names.csv', '--predictions', *(f'p_{n}' for n in NAMES), '--labels', 'number'),
+        ('names.csv', '--predictions', *(f'p_{n}' for n in NAMES), '--labels', 'label'),
         ('numbers.csv', *COLUMNS),
     ],
     ids=' '.join,
@@ -195,6 +196,37 @@ def test_measure_scaler_of_predictions_without_labels_writes_them(kind, run, fil
         np.testing.assert_allclose(stored['probs'], expected, rtol=1e-6)
 
 
+SWAPPED = [f'p_{name}' for name in ('pig', 'cat', 'cow', 'dog')]
+
+
+@pytest.mark.parametrize('fitted', [('p_*',), tuple(f'p_{name}' for name in NAMES)])
+@pytest.mark.parametrize('named', [('p_*',), tuple(SWAPPED), tuple(SWAPPED[::-1])])
+@pytest.mark.parametrize('has_labels', [True, False])
+def test_measure_scaler_finds_columns_of_its_classes_in_any_order(
+    fitted, named, has_labels, run, files, probs, labels
+):
+    fit = ('--calibrate', 'vector', '--out', 's.json')
+    run('measure.py', 'names.csv', '--predictions', *fitted, '--labels', 'label', *fit)
+    write_table('swapped.csv', SWAPPED, probs[:, [3, 0, 2, 1]], [NAMES[y] for y in labels])
+    labelled = ('--labels', 'label') if has_labels else ()
+    scale = ('--scaler', 's.json', '--out', 'new.npz')
+    run('measure.py', 'swapped.csv', '--predictions', *named, *labelled, *scale)
+    expected = load_scaler('s.json').predict_proba(np.log(probs))
+    with np.load('new.npz') as new:
+        assert new['probs'] == pytest.approx(expected, abs=1e-9)
+        assert not has_labels or (new['labels'] == labels).all()
+
+
+def test_measure_boolean_texts_are_labels_of_two_classes(run, files, probs, labels):
+    write_table('bool.csv', ['p'], probs[:, :1], labels == 0)
+    named = ('--predictions', 'p', '--labels', 'label')
+    assert measured(run, 'bool.csv', *named) == measured(run, 'one.csv', *named)
+    both = np.stack([probs[:, 0], 1 - probs[:, 0]], axis=1)
+    write_table('bools.csv', ['p_True', 'p_False'], both, labels == 0)
+    found = measured(run, 'bools.csv', *COLUMNS)
+    assert found['NLL'] == pytest.approx(measured(run, 'one.csv', *named)['NLL'], abs=1e-6)
+
+
 def test_measure_no_scaling_chosen_ends_with_1_and_keeps_the_file(run, files):
     np.savez('calibrated.npz', probs=[[0.8, 0.2]] * 50, labels=([0] * 4 + [1]) * 10)
     (files / 'scaler.json').write_text('of another fit')
@@ -268,7 +300,10 @@ REFUSED = {
     'several.npz --scaler four.json': 'is a scaling of classes, and the predictions are of several',
     'p.npy --scaler four.json': '.npy files come as predictions, labels',
     'numbers.csv --predictions p_* --labels label --scaler names.json': (
-        'names.json was fitted to the classes cat, dog, cow, pig, and the predictions are of 3, 1,'
+        'are of 3, 1, 4, 2: give --predictions the columns of the classes that it was fitted to'
+    ),
+    'rows.csv --predictions rat rog row rig --labels label --scaler names.json': (
+        'and the predictions are of rat, rog, row, rig'
     ),
     'probs.npz --calibrate temprature': 'did you mean temperature?',
     'zeros.npz --calibrate temperature': 'put 0.05, half of the smallest positive one, in place',
@@ -295,6 +330,7 @@ def test_measure_mistake_is_one_line(line, run, files):
     run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 'four.json')
     named = ('--calibrate', 'temperature', '--out', 'names.json')
     run('measure.py', 'names.csv', *COLUMNS, *named)
+    write_table('rows.csv', ['rat', 'rog', 'row', 'rig'], np.full((2, 4), 0.25), [0, 1])
     np.savez('several.npz', probs=np.full((3, 4), 0.5), labels=np.eye(3, 4, dtype=int))
     output = run('measure.py', *line.split(), code=2)
     assert REFUSED[line] in output.splitlines()[-1]
