@@ -185,8 +185,8 @@ def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
         if order is None:
             raise UserError(
                 f'{path} was fitted to the classes {", ".join(fitted_classes)}, and the '
-                f'predictions are of {", ".join(stored.classes)}: give --predictions the columns of the '
-                "classes that it was fitted to, in any order, one by one or as 'p_*'"
+                f'predictions are of {", ".join(stored.classes)}: give --predictions the '
+                "columns of the classes that it was fitted to, in any order, one by one or as 'p_*'"
             )
         stored = stored.in_order(order)
     if is_per_label and stored.labels is None:  # The shape of labels says what values are.
