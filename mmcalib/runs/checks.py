@@ -67,7 +67,7 @@ def build_data(runner: Runner, splits: Iterable[str]) -> None:
     if message is not None:
         raise UserError(message)
     for split in present_splits(runner, splits):
-        with building(f'the {split} data or their metrics: '):
+        with building(f'the {split} data, metrics or {split}_cfg: '):
             getattr(runner, f'{split}_loop')  # built when it is first asked for
 
 

@@ -96,9 +96,8 @@ class LabelledClassesHook(Hook):
 
 def warn_of_labels(sentences: Sequence[str], num_images: int) -> None:
     """Warn of classes without labels among the images that a training has read."""
-    print_log(
-        f'Of {num_images:,} training images: {" ".join(sentences)}', 'current', logging.WARNING
-    )
+    read = f'Of {num_images:,} training images, repeats included'
+    print_log(f'{read}: {" ".join(sentences)}', 'current', logging.WARNING)
 
 
 def unlabelled_classes(labels: set[int], classes: Sequence[str]) -> list[str]:

@@ -79,7 +79,7 @@ REFUSED = {
     f'{UNTRAINED} --objects --cfg-options test_evaluator=[]': 'add --calibration',
     f'{UNTRAINED} --tta': 'does not fit the model of this config: it lacks',
     f'{UNTRAINED} --cfg-options test_dataloader.dataset.indices=[]': (
-        'error: the test data or their metrics: there are no samples'
+        'error: the test data, metrics or test_cfg: there are no samples'
     ),
     f'train.py {CE} --cfg-options model.head': 'argument --cfg-options: takes KEY=VALUE',
     f'train.py {CE} --cfg-options =3': 'takes KEY=VALUE',

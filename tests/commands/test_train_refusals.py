@@ -71,7 +71,7 @@ INVALID_CONFIGS = {
     'model = dict(head=dict(num_classes=12))': 'train data have 10 classes, .* the model has 12. ',
     'model = dict(backbone=dict(depth=19))': r'the config cannot be built: .*depth 19.*\.log\)',
     "test_evaluator = [dict(type='ECE', bins=15)]": "unexpected keyword argument 'bins'",
-    "test_evaluator = [dict(type='ECE', num_bins=0)]": 'test data or their metrics: num_bins .* 0',
+    "test_evaluator = [dict(type='ECE', num_bins=0)]": 'metrics or test_cfg: num_bins .* 0',
     "test_evaluator = [dict(type='CalibrationMetrics')]": 'CalibrationMetrics is not in the ',
     "test_evaluator = [dict(type='OODMetric'), dict(type='Accuracy')]": 'but Accuracy would count',
     "val_evaluator = [dict(type='ECE'), dict(type='ECE', num_bins=9)]": '/ECE twice.*prefix=',
@@ -87,7 +87,7 @@ INVALID_CONFIGS = {
     DATA.format('val', "metainfo=dict(classes=('cows'))"): (
         "the val data: metainfo.classes is the text 'cows'.* followed by a comma"
     ),
-    DATA.format('test', 'indices=[]'): 'the test data .*: there are no samples',
+    DATA.format('test', 'indices=[]'): 'the test data, .*: there are no samples',
     DATA.format('train', "_delete_=True, type='CUB', data_root='no'"): (
         r'train_dataloader\.dataset: there is no folder .*/no\. Unpack CUB.*dataset\.data_root='
     ),
@@ -396,7 +396,7 @@ def test_train_classes_without_labels_are_named(kind, tmp_path):
         Image.open(path).resize((40, 40)).save(path)
     train_and_test(cfg, test=False)
     (log,) = (tmp_path / 'run').rglob('*.log')
-    lines = lines_with(log.read_text(), 'training images: No label is of class')
+    lines = lines_with(log.read_text(), 'training images, repeats included: No label is of class')
     if kind == 'all':
         assert lines == []
         return

@@ -6,6 +6,8 @@ import inspect
 import io
 import json
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,7 +115,11 @@ def error_text(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     lines = str(error).strip().splitlines()
-    return f'{type(error).__name__}: {lines[0]}' if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # PyTorch asks for a report of what its exporter lacks, and then quotes the graph.
+    reason, _, _ = lines[0].partition(' Please feel free')
+    return f'{type(error).__name__}: {reason}'
 
 
 def random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
@@ -238,14 +244,23 @@ def axes_by_index(free: Sequence[str]) -> dict[int, str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the exporters, which log errors before they raise them and warn of constants."""
+    """Silence the exporters, which log errors before they raise them and warn of constants.
+
+    TorchScript's also prints the whole graph, some hundred lines, from C++ to the standard output.
+    """
     disabled_before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    sys.stdout.flush()
+    output = os.dup(1)
+    with open(os.devnull, 'w') as nowhere:
+        os.dup2(nowhere.fileno(), 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             yield
     finally:
+        os.dup2(output, 1)
+        os.close(output)
         logging.disable(disabled_before)
 
 
