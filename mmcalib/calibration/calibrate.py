@@ -12,7 +12,7 @@ from torch import nn
 from mmcalib.calibration.before_after import measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
 from mmcalib.calibration.cross_fit import cross_fit
-from mmcalib.calibration.data_checks import check_determined, check_information
+from mmcalib.calibration.data_checks import check_determined, check_information, check_order
 from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.find_layer import find_place
 from mmcalib.calibration.fit import checked_batches, fit_scaling
@@ -116,6 +116,7 @@ def calibrate(
         check_determined(data)
         check_information(data)
         fitted = fit_scaling(data, method, class_prior)
+        check_order(fitted.unshifted, data)
         scalings = cross_fit(fitted.unshifted, data)
         placement = find_place(model, fitted.scaler, data, source, given_model)
         effect = measure_effect(

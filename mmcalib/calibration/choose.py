@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmcalib.calibration.cross_fit import fit_folds
+from mmcalib.calibration.data_checks import check_order
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.choices import AUTO
 from mmcalib.errors import UserError
@@ -163,6 +164,8 @@ def choose_method(data: HeldOut, methods: Sequence[str]) -> tuple[str, list[dict
             try:
                 scaler = scaler_for_head(method, data.draw.rows)
                 scalers = fit_folds(scaler, data)
+                for fold_scaler in scalers:
+                    check_order(fold_scaler, data)
             except UserError as error:
                 candidate['problem'] = str(error)
                 continue

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mmcalib.calibration.data_checks import reverses_order
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
@@ -69,13 +70,19 @@ def fit_scaler(scaler: LogitScaler, rows: ImagePredictions) -> Scaler:
 
 
 def fit_labels(scaler: LogitScaler, rows: ImagePredictions) -> ScalerPerLabel:
-    """Fit a scaler to each label; one with few images takes that of all labels together."""
+    """Fit a scaler to each label; one with few images takes that of all labels together.
+
+    So does a label whose own scaling would reverse the order of its predictions.
+    """
     scalers: list[LogitScaler | None] = []
     for column in rows.split_labels():
         valid = column.valid_rows()
         images_per_value = torch.bincount(valid.labels, minlength=2)
         has_enough = images_per_value.min() >= LEAST_IMAGES
-        scalers.append(fit_scaler(scaler, valid) if has_enough else None)
+        fitted = fit_scaler(scaler, valid) if has_enough else None
+        if fitted is not None and reverses_order(fitted, valid.logits):
+            fitted = None
+        scalers.append(fitted)
     shared_labels = [label for label, fitted in enumerate(scalers) if fitted is None]
     if shared_labels:
         shared_scaler = fit_scaler(scaler, rows.pool_labels())

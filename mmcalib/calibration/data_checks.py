@@ -1,4 +1,4 @@
-"""Refusals of predictions that determine no temperature, and warnings of those that hardly do."""
+"""Refusals of predictions that determine no scaling, and of scalings that reverse their order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from torch import Tensor
 
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
-from mmcalib.posthoc.logits import top_class
+from mmcalib.posthoc.logits import log_odds, top_class
+from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
@@ -65,6 +67,52 @@ def check_information(data: HeldOut) -> None:
         raise UserError(
             f'most labels of these classes are predicted as another: {shown}: {SAME_ORDER}'
         )
+
+
+def check_order(scaler: Scaler | None, data: HeldOut) -> None:
+    """Refuse a scaling that reverses the order of the predictions of two classes.
+
+    Few labels of a rare class give one by chance. A smoke run leaves this out.
+
+    Raises:
+        UserError: If the scaled log-odds do not rise with those of the model.
+    """
+    labels = data.pooled.labels
+    if isinstance(scaler, ScalerPerLabel):
+        # A label whose own scaling is reversed has taken that of all labels.
+        scalers = [scaler.scalers[label] for label in scaler.shared_labels[:1]]
+    else:
+        scalers = [] if scaler is None else [scaler]
+    for fitted in scalers:
+        if not reverses_order(fitted, data.pooled.logits):
+            continue
+        num_positive = int((labels == 1).sum())
+        rare_class = 1 if 2 * num_positive <= len(labels) else 0
+        raise UserError(
+            f'{fitted.method} ({fitted.parameter_text()}) reverses or levels the order of '
+            f'predictions, with {num_positive:,} of {len(labels):,} labels of class 1: calibrate '
+            f'on more labels of class {rare_class}, or, if the order is certain, exchange the '
+            'classes: P(y = 0) may have been given for P(y = 1)'
+        )
+
+
+def reverses_order(scaler: LogitScaler, logits: Tensor) -> bool:
+    """Return whether scaled log-odds of two classes do not rise from the lowest to the highest.
+
+    Args:
+        scaler: The fitted scaler.
+        logits: ``(M, K)`` logits of the fit; more than two classes have no such order.
+    """
+    if logits.shape[1] > 2:
+        return False
+    odds = log_odds(logits)[:, 0]
+    lowest = odds.argmin()
+    highest = odds.argmax()
+    if odds[lowest] == odds[highest]:
+        return False
+    ends = logits[torch.stack([lowest, highest])].cpu().double()
+    scaled_odds = log_odds(scaler.apply(ends, **scaler.tensors))
+    return bool(scaled_odds[1] <= scaled_odds[0])
 
 
 def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:

@@ -15,7 +15,8 @@ class PlattScaler(AffineScaler):
 
     The labels 1 and 0 are taken as :math:`(N_+ + 1) / (N_+ + 2)` and :math:`1 / (N_- + 2)` with the
     numbers of effective predictions of both classes, so a and b are finite for separable logits.
-    A negative a, of logits that mislead, reverses the order of predictions.
+    A negative a, of logits that mislead or of few labels of a class, reverses the order of
+    predictions, which ``calibrate`` refuses.
 
     Source: Platt, Probabilistic Outputs for Support Vector Machines, 1999.
 

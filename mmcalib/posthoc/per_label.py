@@ -28,7 +28,8 @@ class ScalerPerLabel:
     Args:
         scalers: The scaler of each label, all of one method with the same options.
         shared_labels: The indices of the labels that have too few images of either value for a
-            scaling of their own. They take the one that is fitted to all labels together.
+            scaling of their own, or whose own would reverse the order of predictions. They take the
+            one that is fitted to all labels together.
     """
 
     keeps_argmax = False
@@ -143,5 +144,6 @@ def shared_sentence(labels: Sequence[int]) -> str:
     has, takes = ('has', 'takes') if len(labels) == 1 else ('have', 'take')
     return (
         f'{label_names(labels).capitalize()} {has} fewer than {LEAST_IMAGES} images with, or '
-        f'without, and {takes} the scaling of all labels together.'
+        f'without, or so few that a scaling of its own would reverse the order of predictions, and '
+        f'{takes} the scaling of all labels together.'
     )

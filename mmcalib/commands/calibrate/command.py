@@ -17,7 +17,7 @@ from torch import nn
 from mmcalib.calibration.before_after import Effect, measure_effect
 from mmcalib.calibration.calibrated import Calibrated, result
 from mmcalib.calibration.cross_fit import Scalings, cross_fit, score_by_fit
-from mmcalib.calibration.data_checks import check_determined, check_information
+from mmcalib.calibration.data_checks import check_determined, check_information, check_order
 from mmcalib.calibration.draw import Draw
 from mmcalib.calibration.find_layer import find_place
 from mmcalib.calibration.fit import checked_batches, fit_scaling
@@ -195,6 +195,8 @@ def calibrate_runner(
     if options.limit is None:
         check_information(data)
     fitted = fit_scaling(data, method, options.class_prior)
+    if options.limit is None:
+        check_order(fitted.unshifted, data)
     score = cross_fit if plan.is_whole_test else cross_fit_if_cheap
     scalings = score(fitted.unshifted, data)
     placement = None
