@@ -23,7 +23,7 @@ class MeasureOptions(PredictionFileOptions):
         'predictions.npz',
         'probs.npy labels.npy --diagram diagram.png',
         "test.csv --predictions 'p_*' --labels label --groups patient",
-        'test.csv --predictions p --labels y --require "ECE<5" --require "rate_gap<3"',
+        'test.csv --predictions p --labels y --require "ClasswiseECE<5" --require "rate_gap<3"',
         'val.npz --calibrate temperature --out scaler.json',
         'new.npz --scaler scaler.json --out calibrated.npz',
     )

@@ -15,11 +15,13 @@ from mmcalib.calibration.calibrate import calibrate
 from mmcalib.cli.measure import MeasureOptions
 from mmcalib.errors import UserError, as_user_errors
 from mmcalib.files import check_writable, whole_file, write_json
+from mmcalib.metrics.class_rates import LEAST_POINTS
+from mmcalib.metrics.counts import MOST_CLASSES
 from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
-from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
+from mmcalib.metrics.requirements import Requirement, parse_requirement, unmet, with_required
 from mmcalib.posthoc.methods import load_scaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.predictions.files import (
@@ -31,6 +33,8 @@ from mmcalib.predictions.files import (
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
 BATCH_SIZE = 4096
+# Metrics of two classes that tell a wrong P(y = 1), which confidences may hide.
+OF_PROBABILITY = ('ClasswiseECE', 'rate_gap')
 
 
 def measure_files(options: MeasureOptions) -> int:
@@ -57,11 +61,20 @@ def measure_files(options: MeasureOptions) -> int:
         if stored.labels is None:
             return 0
     metrics = with_required(options.metrics or usual_metrics(stored), requirements)
+    lacks_probability = (
+        stored.are_of_two_classes
+        and requirements
+        and not any(requirement.metric in OF_PROBABILITY for requirement in requirements)
+    )
+    if lacks_probability:
+        metrics = list(dict.fromkeys([*metrics, *OF_PROBABILITY]))
     measured = measure_stored(stored, metrics, options)
     print(measured)
-    write_measurement(options, measured)
+    write_measurement(options, measured, requirements)
+    if lacks_probability:
+        print(missing_requirement(measured), file=sys.stderr)
     if options.calibrate is None:
-        for sentence in advice(measured):
+        for sentence in advice(measured, stored, options):
             print(sentence)
         is_written = True
     else:
@@ -82,9 +95,13 @@ def check_outputs(options: MeasureOptions) -> None:
 
 
 def usual_metrics(stored: StoredPredictions) -> tuple[str, ...]:
-    """Return the metrics where none are named: the usual ones and the gap."""
-    usual = TWO_CLASS_METRICS if stored.are_of_two_classes else DEFAULT_METRICS
-    return (*usual, 'gap')
+    """Return the metrics where none are named: the usual ones, the gap, and that of the rates."""
+    if stored.are_of_two_classes:
+        return (*TWO_CLASS_METRICS, 'gap', 'rate_gap')
+    # Intervals keep the sums of each class and row.
+    if stored.values.shape[1] <= MOST_CLASSES:
+        return (*DEFAULT_METRICS, 'gap', 'rate_gap')
+    return (*DEFAULT_METRICS, 'gap')
 
 
 def measure_stored(
@@ -99,8 +116,25 @@ def measure_stored(
     }
     with as_user_errors():
         if stored.are_logits:
-            return evaluate(nn.Identity(), batches(stored.values, stored.labels), metrics, **shared)
-        return measure(stored.values, stored.labels, metrics, **shared)
+            loader = batches(stored.values, stored.labels)
+            measured = evaluate(nn.Identity(), loader, metrics, **shared)
+        else:
+            measured = measure(stored.values, stored.labels, metrics, **shared)
+    if measured.rates is not None and not all(name.isdigit() for name in stored.classes):
+        measured.rates = replace(measured.rates, names=stored.classes)
+    return measured
+
+
+def missing_requirement(measured: Measured) -> str:
+    """Return what P(y = 1) has of two classes, where a gate requires nothing of it."""
+    parts = []
+    for name in OF_PROBABILITY:
+        largest = np.max(measured.get(f'{name}_high', measured[name]))
+        parts.append(f'{name} is {np.max(measured[name]):.2f} (up to {largest:.2f})')
+    return (
+        f'Nothing is required of P(y = 1), which may be wrong where confidences are not: '
+        f'{" and ".join(parts)}; limit them, too, as --require "rate_gap<1".'
+    )
 
 
 def batches(values: np.ndarray, labels: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -113,17 +147,23 @@ def batches(values: np.ndarray, labels: np.ndarray) -> list[tuple[torch.Tensor, 
     return list(pairs)
 
 
-def advice(measured: Measured) -> list[str]:
+def advice(measured: Measured, stored: StoredPredictions, options: MeasureOptions) -> list[str]:
     """Return what to do about confidences that are too high or too low on average."""
     low = measured.get('gap_low')
     high = measured.get('gap_high')
     if not isinstance(low, float) or not isinstance(high, float) or low <= 0 <= high:
         return []
+    if len(np.unique(stored.labels[stored.labels != options.ignore_index])) == 1:
+        return []  # There is no scaling to fit, and confidences of one class tell little.
     direction = 'high' if low > 0 else 'low'
+    found = f'Confidences are too {direction} by {abs(measured["gap"]):.2f} points on average'
+    if abs(measured['gap']) < LEAST_POINTS:
+        return [f'{found}, which is little: keep the model.']
+    if options.scaler is not None:
+        return [f'{found} after {options.scaler}: fit the scaling to data like these.']
     return [
-        f'Confidences are too {direction} by {abs(measured["gap"]):.2f} points on average: fit a '
-        'scaling to held-out predictions, --calibrate METHOD --out scaler.json, or to the model, '
-        'mmcalib.calibrate(model, loader).'
+        f'{found}: fit a scaling to held-out predictions, --calibrate METHOD --out scaler.json, '
+        'or to the model, mmcalib.calibrate(model, loader).'
     ]
 
 
@@ -216,7 +256,9 @@ def write_scaled(stored: StoredPredictions, options: MeasureOptions) -> None:
     print(f'Calibrated probabilities written to {options.out}', file=sys.stderr)
 
 
-def write_measurement(options: MeasureOptions, measured: Measured) -> None:
+def write_measurement(
+    options: MeasureOptions, measured: Measured, requirements: list[Requirement]
+) -> None:
     """Write the numbers and the diagram that the options ask for."""
     if options.json is not None:
         record = {
@@ -224,6 +266,7 @@ def write_measurement(options: MeasureOptions, measured: Measured) -> None:
             'coverage': measured.coverage,
             'units': measured.units,
             'notes': measured.sentences(),
+            'requirements': [requirement.to_dict(measured) for requirement in requirements],
         }
         write_json(options.json, record)
     if options.diagram is not None:

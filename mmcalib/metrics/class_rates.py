@@ -34,12 +34,14 @@ class ClassRates:
         standard_errors: Standard errors of the differences over independent units; NaN if these are
             not known.
         are_of_labels: Whether they are of K labels, of which an image may have any number.
+        names: Names of the classes in sentences; empty for their numbers.
     """
 
     probs: list[float]
     frequencies: list[float]
     standard_errors: list[float]
     are_of_labels: bool = False
+    names: Sequence[str] = ()
 
     @classmethod
     def from_totals(cls, totals: Tensor, *, are_of_labels: bool = False) -> ClassRates:
@@ -95,7 +97,7 @@ class ClassRates:
 
         Args:
             remedy: The end of the sentence, a remedy; None for the scalings that mend it.
-            names: Names of the K classes; None for their numbers.
+            names: Names of the K classes in place of those of the rates.
         """
         differing = self.differing
         if not differing:
@@ -107,13 +109,15 @@ class ClassRates:
             method = 'platt' if self.are_binary else 'vector'
             remedy = f'a temperature cannot mend that, {method} or auto can'
         if has_one_rate:
+            share = f'{self.frequencies[-1]:.1f} % of the labels are'
             return [
-                f'P(y = 1) is {self.probs[-1]:.1f} % on average, and {self.frequencies[-1]:.1f} % '
-                f'of the labels are 1: {remedy}.'
+                f'{self._prob_text(1)} is {self.probs[-1]:.1f} % on average, and {share} '
+                f'{self.names[1] if self.names else 1}: {remedy}.'
             ]
+        names = names or self.names
         parts = []
         for index in differing[:MOST_NAMES]:
-            name = index if names is None else names[index]
+            name = names[index] if names else index
             parts.append(f'{name} ({self.probs[index]:.1f} and {self.frequencies[index]:.1f} %)')
         if len(differing) > MOST_NAMES:
             parts.append(f'{len(differing) - MOST_NAMES} more')
@@ -122,6 +126,9 @@ class ClassRates:
             f'The mean probability is not the frequency of the {noun} {", ".join(parts)}: {remedy}.'
         ]
 
+    def _prob_text(self, index: int) -> str:
+        return f'P({self.names[index]})' if self.names else f'P(y = {index})'
+
     def _remedy_of_data(self) -> str | None:
         """Return what to ask of the data of two classes, None if they are as they should be."""
         frequency = self.frequencies[-1]
@@ -129,7 +136,7 @@ class ClassRates:
         if frequency in (0, 100):
             return 'measure on data with labels of both classes'
         if abs(100 - prob - frequency) < EXCHANGED * abs(prob - frequency):
-            return f'is P(y = 0), {100 - prob:.1f} % on average, given in its place?'
+            return f'is {self._prob_text(0)}, {100 - prob:.1f} % on average, given in its place?'
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,11 +38,9 @@ class Requirement(NamedTuple):
         Args:
             values: Metrics and the ends of their intervals by key.
         """
-        low, high = INTERVAL
-        key = f'{self.metric}{high if self.is_upper else low}'
+        key = self._compared_key(values)
         compared_part = f'the {"upper" if self.is_upper else "lower"} end of its interval'
-        if key not in values:
-            key = self.metric
+        if key == self.metric:
             compared_part = 'its value'
         ends = np.atleast_1d(np.asarray(values[key], dtype=float))
         is_met = ends < self.limit if self.is_upper else ends > self.limit
@@ -52,6 +50,25 @@ class Requirement(NamedTuple):
         of_label = f' of label {label}' if len(ends) > 1 else ''
         number = number_text(float(ends[label]), PREFIX + self.metric)
         return f'{self.text} is not met: {compared_part}{of_label} is {number}'
+
+    def to_dict(self, values: Mapping[str, float | np.ndarray]) -> dict[str, Any]:
+        """Return the requirement, what values have of it, and whether they meet it, for JSON.
+
+        ``compared`` is the end of the interval; that of a metric without one is the value.
+        """
+        return {
+            'requirement': self.text,
+            'metric': self.metric,
+            'limit': self.limit,
+            'value': np.asarray(values[self.metric]).tolist(),
+            'compared': np.asarray(values[self._compared_key(values)]).tolist(),
+            'is_met': self.failure(values) is None,
+        }
+
+    def _compared_key(self, values: Mapping[str, float | np.ndarray]) -> str:
+        low, high = INTERVAL
+        key = f'{self.metric}{high if self.is_upper else low}'
+        return key if key in values else self.metric
 
 
 def parse_requirement(text: str) -> Requirement:

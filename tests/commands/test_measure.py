@@ -196,6 +196,59 @@ def test_measure_scaler_of_predictions_without_labels_writes_them(kind, run, fil
         np.testing.assert_allclose(stored['probs'], expected, rtol=1e-6)
 
 
+@pytest.fixture
+def rare(files):
+    """A file of rare positives, whose P(y = 1) is four times too high below one half."""
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0, 0.06, 3000)
+    write_table('rare.csv', ['p'], 4 * p[:, None], (rng.random(3000) < p).astype(int))
+    return ('rare.csv', '--predictions', 'p', '--labels', 'label')
+
+
+def test_measure_gate_of_confidences_alone_names_a_wrong_rate(rare, run):
+    output = run('measure.py', *rare, '--require', 'ECE<12', '--json', 'gate.json')
+    assert 'Nothing is required of P(y = 1), which may be wrong' in output
+    assert 'and rate_gap is ' in output
+    with open('gate.json') as file:
+        record = json.load(file)
+    (requirement,) = record['requirements']
+    assert requirement['compared'] == record['metrics']['ECE_high']
+    assert requirement['value'] == record['metrics']['ECE']
+    assert requirement['is_met'] is True and requirement['limit'] == 12
+    gate = ('--require', 'rate_gap<1', '--json', 'gate.json')
+    output = run('measure.py', *rare, *gate, code=1)
+    assert 'Nothing is required' not in output
+    with open('gate.json') as file:
+        assert json.load(file)['requirements'][0]['is_met'] is False
+
+
+def test_measure_sentences_name_classes_as_columns_do(run, files, logits, labels):
+    shifted = torch.as_tensor(logits + np.array([2, 0, 0, 0])).softmax(1).numpy()
+    write_table('shifted.csv', [f'p_{n}' for n in NAMES], shifted, [NAMES[y] for y in labels])
+    output = run('measure.py', 'shifted.csv', *COLUMNS)
+    assert 'rate_gap (%)' in output
+    assert 'not the frequency of the classes cat (' in output
+    two = np.stack([1 - shifted[:, 0], shifted[:, 0]], axis=1)
+    write_table('two.csv', ['p_bad', 'p_good'], two, np.array(['bad', 'good'])[(labels == 0) * 1])
+    output = run('measure.py', 'two.csv', *COLUMNS)
+    assert 'P(good) is ' in output and ' % of the labels are good: ' in output
+
+
+def test_measure_advice_fits_what_was_done(run, files, logits, labels, probs):
+    run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 's.json')
+    np.savez('sharp.npz', logits=3 * logits, labels=labels)
+    assert 'fit a scaling to held-out' in run('measure.py', 'sharp.npz')
+    scaled = run('measure.py', 'sharp.npz', '--scaler', 's.json')
+    assert 'points on average after s.json: fit the scaling to data like these.' in scaled
+    np.savez('one_class.npz', logits=3 * logits, labels=np.zeros_like(labels))
+    assert 'Confidences are too' not in run('measure.py', 'one_class.npz')
+    p = np.full(20000, 0.006)
+    y = np.zeros(20000, dtype=int)
+    y[0] = 1
+    np.savez('near.npz', probs=p, labels=y)
+    assert 'points on average, which is little: keep the model.' in run('measure.py', 'near.npz')
+
+
 SWAPPED = [f'p_{name}' for name in ('pig', 'cat', 'cow', 'dog')]
 
 
