@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+# What other libraries call a scaling.
+OTHER_NAMES = {'sigmoid': 'platt', 'logistic': 'platt'}
 LEAST_ABBREVIATION = 3
 
 
@@ -56,6 +58,9 @@ def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> 
     """
     if not isinstance(name, str):
         return None
+    known = list(known)
+    if OTHER_NAMES.get(name.lower()) in known:
+        return OTHER_NAMES[name.lower()]
     known_by_lower = {}
     for known_name in known:
         if isinstance(known_name, str):

@@ -65,6 +65,8 @@ class MeasureOptions(PredictionFileOptions):
             raise UserError('--calibrate fits to predictions as they are: leave --scaler out')
         if out is not None and values['scaler'] is not None and not out.endswith('.npz'):
             raise UserError(f'--out {out}: name an .npz file for what --scaler has scaled')
+        if out is not None and values['calibrate'] is not None and not out.endswith('.json'):
+            raise UserError(f'--out {out}: name a .json file for the scaling of --calibrate')
         if out is not None and values['scaler'] is None and values['calibrate'] is None:
             raise UserError('--out is for the scaling of --calibrate METHOD: name a method')
         return cls(**values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,15 @@ from mmcalib.files import check_writable, write_json
 from mmcalib.metrics.compare import compare
 from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
-from mmcalib.predictions.files import StoredPredictions, check_kind, read_predictions
+from mmcalib.predictions.files import (
+    GROUPS,
+    LABELS,
+    PROBS,
+    StoredPredictions,
+    check_kind,
+    open_columns,
+    read_predictions,
+)
 
 
 def compare_files(options: CompareOptions) -> int:
@@ -67,7 +76,7 @@ def read_sides(options: CompareOptions) -> tuple[StoredPredictions, StoredPredic
             f'compare takes the files of two models, got {len(options.files)}: only .npy files '
             'have their labels in another one'
         )
-    a, b = (read_predictions([file], **names) for file in (file_a, file_b))
+    a, b = (read_predictions([file], **names_in(file, names)) for file in (file_a, file_b))
     if not np.array_equal(a.labels, b.labels):
         raise UserError(
             f'{file_a} and {file_b} have other labels: compare predictions of the same images, in '
@@ -76,3 +85,14 @@ def read_sides(options: CompareOptions) -> tuple[StoredPredictions, StoredPredic
     if a.groups != b.groups:
         raise UserError(f'{file_a} and {file_b} have other groups')
     return a, b
+
+
+def names_in(file: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Return the names that one file has: an .npz file of ``measure --out`` has its own."""
+    if not names['predictions'] or Path(file).suffix.lower() != '.npz':
+        return names
+    keys = set(open_columns(file).arrays)
+    if not {PROBS, LABELS} <= keys <= {PROBS, LABELS, GROUPS} or PROBS in names['predictions']:
+        return names
+    groups = GROUPS if names['groups'] and GROUPS in keys else None
+    return {'predictions': (), 'labels': (), 'groups': groups, 'are_logits': False}

@@ -92,9 +92,23 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def with_required(metrics: Sequence[str], requirements: Sequence[Requirement]) -> list[str]:
-    """Return names of metrics, and those that requirements need besides."""
+    """Return names of metrics on a command line, and those that requirements need besides.
+
+    Raises:
+        UserError: If several are one text, there is none of a name, or no one has an interval.
+    """
+    for name in metrics:
+        if ',' in name:
+            names = ' '.join(name.replace(',', ' ').split())
+            raise UserError(f'--metrics {name}: separate names by a space, --metrics {names}')
     required = [requirement.metric for requirement in requirements]
-    return list(dict.fromkeys([*metrics, *required]))
+    names = list(dict.fromkeys([*metrics, *required]))
+    if not any(find_metric(name).bin_formula for name in names):
+        raise UserError(
+            f'{" and ".join(names)} has no interval, which tells what chance is: measure another '
+            f'metric besides, --metrics {" ".join(names)} NLL'
+        )
+    return names
 
 
 def unmet(

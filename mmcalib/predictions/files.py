@@ -13,10 +13,12 @@ import numpy as np
 from scipy.special import expit, logit, softmax
 
 from mmcalib.errors import UserError, did_you_mean
+from mmcalib.predictions.contract import FEW_OUTPUTS
 
 LABELS = 'labels'
 PROBS = 'probs'
 LOGITS = 'logits'
+GROUPS = 'groups'
 # A message lists no more names than a line holds.
 MOST_NAMES = 12
 
@@ -241,6 +243,12 @@ def check_kind(stored: StoredPredictions) -> None:
             'by 100'
         )
     has_classes = values.ndim > 1 and values.shape[1] > 1
+    is_sigmoid = stored.are_of_sigmoids and len(values) > FEW_OUTPUTS
+    if stored.are_logits and is_sigmoid and not is_outside.any():
+        raise UserError(
+            'the predictions all lie in [0, 1], as probabilities do and logits hardly: leave '
+            '--logits out'
+        )
     if stored.are_logits and has_classes and not is_outside.any():
         totals = values.sum(axis=1, dtype=np.float64)
         if np.allclose(totals, 1, atol=1e-3):
@@ -430,14 +438,17 @@ def read_csv(file: str) -> dict[str, np.ndarray]:
         rows = csv.reader(text)
         headings = next(rows, [])
         cells = [row for row in rows if row]
+    separator = next((mark for mark in ';\t' if len(headings) == 1 and mark in headings[0]), None)
+    if separator is not None:
+        raise UserError(
+            f'{file}: separate cells by a comma, not {separator!r}, and write decimals with a point'
+        )
     if len(set(headings)) < len(headings):
         raise UserError(f'{file} has two columns of one name: {", ".join(headings)}')
     for number, row in enumerate(cells, 1):
         if len(row) != len(headings):
-            separator = next((mark for mark in ';\t' if mark in headings[0]), None)
-            remedy = '' if separator is None else f': separate cells by a comma, not {separator!r}'
             raise UserError(
-                f'{file} has {len(headings)} headings, and {len(row)} cells in row {number}{remedy}'
+                f'{file} has {len(headings)} headings, and {len(row)} cells in row {number}'
             )
     if not cells:
         raise UserError(f'{file} has no rows below its headings')

@@ -340,6 +340,12 @@ REFUSED = {
     'no_label.csv --predictions p --labels label': "column 'label' is empty in row 2: leave such",
     'no_group.csv --predictions p --labels y --groups g': '1 of 2 groups are empty, which says not',
     'semicolons.csv --predictions p --labels y': "separate cells by a comma, not ';'",
+    'tabs.csv --predictions p --labels y': "separate cells by a comma, not '\\t'",
+    'one.csv --predictions p --labels label --logits': 'as probabilities do and logits hardly',
+    'probs.npz --metrics ECE,NLL': 'separate names by a space, --metrics ECE NLL',
+    'probs.npz --metrics AECE': 'measure another metric besides, --metrics AECE NLL',
+    'probs.npz --calibrate sigmoid': 'did you mean platt?',
+    'probs.npz --calibrate platt --out x.npz': 'name a .json file for the scaling of --calibrate',
     'y.npy p.npy': 'probs come first, and then labels',
     'probs.npz --require ECE3': "'ECE3' is no requirement: give a metric, < or >, and a number",
     'probs.npz --require ECE<nan': 'is no requirement',
@@ -374,7 +380,8 @@ def test_measure_mistake_is_one_line(line, run, files):
     (files / 'unnamed.csv').write_text('p_pos,p_neg,label\n0.5,0.5,1\n0.2,0.8,0\n')
     (files / 'no_label.csv').write_text('p,label\n0.5,1\n0.2,\n')
     (files / 'no_group.csv').write_text('p,y,g\n0.5,1,a\n0.2,0,\n')
-    (files / 'semicolons.csv').write_text('p;y\n0,5;1\n0,2;0\n')
+    (files / 'semicolons.csv').write_text('p;y\n0.5;1\n0.2;0\n')
+    (files / 'tabs.csv').write_text('p\ty\n0.5\t1\n0.2\t0\n')
     np.save('y.npy', np.array([0, 1, 1]))
     np.save('p.npy', np.array([0.2, 0.7, 0.8]))
     write_table('one_name.csv', ['p_cat'], [[0.5], [0.2]], ['p_cat', 'dog'])
@@ -404,6 +411,17 @@ def test_compare_files_equals_compare_of_arrays(run, files, probs, labels):
 def test_compare_logits_with_probs_finds_no_difference(run, files):
     output = run('compare.py', 'probs.npz', 'logits.npz', '--require', 'NLL<0.001')
     assert 'Not told apart: ECE, NLL, Brier, accuracy.' in output
+
+
+def test_compare_reads_own_keys_of_what_measure_has_written(run, files):
+    scaled = ('--scaler', 's.json', '--out', 'new.npz', '--groups', 'patient')
+    run('measure.py', 'names.csv', *COLUMNS, '--calibrate', 'temperature', '--out', 's.json')
+    run('measure.py', 'names.csv', *COLUMNS, *scaled)
+    for pair in (('names.csv', 'new.npz'), ('new.npz', 'names.csv')):
+        output = run('compare.py', *pair, *COLUMNS, '--groups', 'patient')
+        assert 'over 100 groups' in output
+    refusal = run('compare.py', 'names.csv', 'logits.npz', *COLUMNS, code=2)
+    assert "logits.npz has no key like 'p_*'" in refusal
 
 
 def test_compare_other_labels_refused(run, files, probs, labels):
