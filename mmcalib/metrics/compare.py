@@ -17,6 +17,7 @@ from mmcalib.metrics.metric_text import (
     INTERVAL,
     PREFIX,
     metric_heading,
+    metric_name,
     number_text,
     unit_and_better,
 )
@@ -96,9 +97,10 @@ class Comparison(Measured):
         not_judged = [name for name in self.names if not self._has_interval(name)]
         not_told = [name for name in self.names if name not in (*told_apart, *not_judged)]
         if not_told:
-            sentences.append(f'Not told apart: {", ".join(not_told)}.')
+            sentences.append(f'Not told apart: {", ".join(map(self._shown_name, not_told))}.')
         if not_judged:
-            sentences.append(f'Not judged, without an interval: {", ".join(not_judged)}.')
+            names = ', '.join(map(self._shown_name, not_judged))
+            sentences.append(f'Not judged, without an interval: {names}.')
         sentences.append(
             f'Intervals of {100 * self.coverage:g} % are of each metric by itself, paired over '
             f'{self.units}.'
@@ -147,7 +149,11 @@ class Comparison(Measured):
         if name == 'gap':
             return f'{self._gap_text()}: {change}'
         direction = 'lower' if self[name] < 0 else 'higher'
-        return f'B has a {direction} {name}: {change}'
+        return f'B has a {direction} {self._shown_name(name)}: {change}'
+
+    def _shown_name(self, name: str) -> str:
+        """Return the name of a metric as in the table, without its unit."""
+        return metric_name(PREFIX + name, num_classes=self.num_classes)
 
     def _gap_text(self) -> str:
         """Return whose gap is nearer to 0, since under-confidence is no less of an error."""

@@ -358,9 +358,14 @@ class LogitScaler(BaseEstimator):
         self.check_head(values)
         num_logits = vars(self).get('num_logits_', values.shape[1])
         if values.shape[1] != num_logits:
+            remedy = ''
+            if num_logits == 1 and values.shape[1] == 2:
+                remedy = ': give the log-odds of class 1 alone, log(p / (1 - p)) of P(y = 1)'
+            elif num_logits == 2 and values.shape[1] == 1:
+                remedy = ': give the logits of both classes, for log-odds z those are 0 and z'
             raise ValueError(
                 f'{type(self).__name__} was fitted to {num_logits} logits of a prediction, got '
-                f'{tuple(values.shape)}'
+                f'{tuple(values.shape)}{remedy}'
             )
         if not self.takes_masked_classes and values.numel():
             check_no_masked_class(values, self.method)

@@ -171,6 +171,8 @@ def check_floats(name: str, values: Tensor) -> None:
         remedy = f': give {name}.dequantize()'
     elif values.dtype in (torch.int8, torch.uint8):
         remedy = f': of a quantized model, give scale * ({name}.float() - zero_point)'
+    elif name in ('probs', 'conf'):
+        remedy = ': give probabilities, as those of predict_proba, in place of predicted classes'
     raise TypeError(f'{name} must be floats, got {_dtype_name(values)}{remedy}')
 
 

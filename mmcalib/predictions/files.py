@@ -93,11 +93,18 @@ class StoredPredictions(NamedTuple):
             ends = '0 or 1'
         if is_end.any():
             inside = probs[(probs > 0) & (probs < 1)]
+            if self.are_of_sigmoids:  # 1 is as far from the others as 0.
+                inside = np.minimum(inside, 1 - inside)
             least = inside.min() / 2 if len(inside) else 0.01
+            remedy = f'put {least:.2g}, half of the smallest positive one, in place of 0'
+            if self.are_of_sigmoids:
+                remedy = (
+                    f'put {least:.2g}, half of the smallest distance of another one from both, in '
+                    f'place of 0, and 1 - {least:.2g} in place of 1'
+                )
             raise UserError(
                 f'{int(is_end.sum()):,} of {probs.size:,} probabilities are {ends}, and have no '
-                f'finite logit: give logits, or put {least:.2g}, half of the smallest positive '
-                'one, in place of 0, here and wherever the scaling is used'
+                f'finite logit: give logits, or {remedy}, here and wherever the scaling is used'
             )
         return logit(probs) if self.are_of_sigmoids else np.log(probs)
 

@@ -428,3 +428,12 @@ def test_compare_other_labels_refused(run, files, probs, labels):
     np.savez('other.npz', probs=probs, labels=labels[::-1])
     assert 'have other labels' in run('compare.py', 'probs.npz', 'other.npz', code=2)
     assert 'the files of two models' in run('compare.py', 'probs.npz', code=2)
+
+
+def test_measure_calibrate_probability_of_one_says_what_stands_for_it(files, run):
+    p = np.linspace(0.1, 0.9, 60)
+    p[-1] = 1
+    np.savez('ones.npz', p=p, y=np.arange(60) % 3 > 0)
+    options = '--predictions p --labels y --calibrate platt --out scaler.json'
+    output = run('measure.py', 'ones.npz', *options.split(), code=2)
+    assert 'in place of 0, and 1 - 0.05 in place of 1' in output

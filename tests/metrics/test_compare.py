@@ -183,3 +183,15 @@ def test_compare_invalid_input_raises(arguments, options, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
         compare(*arguments, **options)
     assert '\n' not in str(error.value)
+
+
+def test_compare_two_classes_sentences_name_metrics_as_the_table():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(2000, generator=generator).double()
+    labels = (torch.rand(2000, generator=generator) < p).long()
+    a = torch.stack([1 - p**3, p**3], dim=1)
+    b = torch.stack([1 - p, p], dim=1)
+    text = str(compare(a, b, labels, ['ClasswiseECE', 'AECE', 'NLL']))
+    assert 'B has a lower ECE of P(y = 1): ' in text
+    assert 'ClasswiseECE' not in text
+    assert 'ClasswiseECE' not in str(compare(b, b, labels, ['ClasswiseECE']))
