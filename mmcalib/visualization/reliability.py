@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.metrics.intervals import bootstrap_weights, tail_probabilities
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.measurement import Measurement
@@ -172,6 +172,12 @@ def draw_reliability(
     without_class_1 = []
     if of_class is None:
         without_class_1 = [name for name, run in runs.items() if not has_class_1(run, options)]
+        if any(is_of_two_classes(runs[name]) for name in without_class_1):
+            warn(
+                'drawn are the confidences of the predicted class, since of P(y = 1) only the bins '
+                'of the measurement were counted: leave equal_mass, scale and num_bins out, or '
+                'give probs and labels, to draw P(y = 1)'
+            )
     are_mixed = 0 < len(without_class_1) < len(runs)
     drawn = {}
     for name, statistics in runs.items():
@@ -199,8 +205,13 @@ def has_class_1(statistics: CalibrationStatistics, options: DiagramOptions) -> b
     """Return whether the bins to draw are known of the probability of class 1 of two."""
     if statistics.of_class is not None:
         return True
+    return is_of_two_classes(statistics) and options.uses_metric_bins(statistics)
+
+
+def is_of_two_classes(statistics: CalibrationStatistics) -> bool:
+    """Return whether the bins of a measurement were counted for each of two classes."""
     bins = statistics.probability_bins
-    return bins is not None and bins.shape[1] == 2 and options.uses_metric_bins(statistics)
+    return bins is not None and bins.shape[1] == 2
 
 
 def choose_class(

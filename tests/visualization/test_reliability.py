@@ -1,5 +1,7 @@
 """Reliability diagrams: what is drawn are the table's numbers; of arrays, those of plain loops."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -265,3 +267,19 @@ def test_reliability_runs_of_which_one_lacks_the_classes_are_all_of_confidences(
     new, old, *_ = [text.replace('\n', ' ') for text in labels]
     assert new.startswith('new ECE')
     assert old.startswith('old, of the predicted class, since it has no such bins of P(y = 1) ECE')
+
+
+def test_reliability_diagram_measured_two_classes_other_bins_warns_of_confidences():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.rand(300, generator=generator)
+    labels = (torch.rand(300, generator=generator) < p).long()
+    probs = torch.stack([1 - p, p], dim=1)
+    measured = {'raw': mmcalib.measure(probs, labels, ['ECE', 'ClasswiseECE'])}
+    for options in (dict(equal_mass=True, zoom=(0, 20)), dict(num_bins=7), dict(scale='logit')):
+        with pytest.warns(UserWarning, match='confidences of the predicted class.* probs and lab'):
+            mmcalib.reliability_diagram(measured, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        mmcalib.reliability_diagram(measured)
+        mmcalib.reliability_diagram(measured, equal_mass=True, of_class='predicted')
+        mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(0, 20))
