@@ -250,7 +250,7 @@ def check_kind(stored: StoredPredictions) -> None:
             'by 100'
         )
     has_classes = values.ndim > 1 and values.shape[1] > 1
-    is_sigmoid = stored.are_of_sigmoids and len(values) > FEW_OUTPUTS
+    is_sigmoid = stored.are_of_sigmoids and len(values) >= FEW_OUTPUTS
     if stored.are_logits and is_sigmoid and not is_outside.any():
         raise UserError(
             'the predictions all lie in [0, 1], as probabilities do and logits hardly: leave '
