@@ -163,8 +163,9 @@ def about_rates(calibrated: Calibrated) -> Iterator[str]:
     measured = calibrated.measured_scaler
     if measured is not None and measured.has_shift:
         remedy = 'the scaling does not give these frequencies, so fit it to data like those in use'
-    sentences = rates.sentences(remedy)
-    yield from sentences
+    sentences = rates.sentences(remedy, names=calibrated.class_names)
+    on_test = 'On test: ' if 'tested' in calibrated.effects else ''
+    yield from (f'{on_test}{sentence}' for sentence in sentences)
     if sentences and calibrated.class_prior is not None:
         yield 'The shift to the classes in use presumes that both are equal: it is wrong as well.'
 

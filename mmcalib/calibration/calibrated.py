@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,6 +58,7 @@ class Calibrated:
         unshifted: The scaling without this shift, by which a test split is measured; `scaler` if
             there is none.
         split: The name of the split of the fit; None for a loader.
+        class_names: The names of the classes in sentences; None for their numbers.
         model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
     """
 
@@ -80,6 +82,7 @@ class Calibrated:
     class_prior: list[float] | None = None
     unshifted: Scaler | None = None
     split: str | None = None
+    class_names: Sequence[str] | None = None
     model: nn.Module | None = None
 
     @property

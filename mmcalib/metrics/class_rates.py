@@ -110,9 +110,10 @@ class ClassRates:
             remedy = f'a temperature cannot mend that, {method} or auto can'
         if has_one_rate:
             share = f'{self.frequencies[-1]:.1f} % of the labels are'
+            end = '' if remedy.endswith('?') else '.'
             return [
                 f'{self._prob_text(1)} is {self.probs[-1]:.1f} % on average, and {share} '
-                f'{self.names[1] if self.names else 1}: {remedy}.'
+                f'{self.names[1] if self.names else 1}: {remedy}{end}'
             ]
         names = names or self.names
         parts = []

@@ -218,7 +218,11 @@ def calibrate_runner(
     )
     calibrated = result(data, fitted, scalings, effect, placement, num_bins=options.num_bins)
     calibrated.split = plan.split
-    calibrated.unlabelled = named_classes(calibrated.unlabelled, data_classes(loader))
+    names = data_classes(loader)
+    calibrated.unlabelled = named_classes(calibrated.unlabelled, names)
+    if effect.rates:
+        num_classes = len(next(iter(effect.rates.values())).probs)
+        calibrated.class_names = named_classes(range(num_classes), names)
     if plan.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
