@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-# What other libraries call a scaling.
+# Names of scalings in other libraries.
 OTHER_NAMES = {'sigmoid': 'platt', 'logistic': 'platt'}
 LEAST_ABBREVIATION = 3
 

@@ -110,13 +110,8 @@ def measure_effect(
         values[name] = dict(stream.compute())
         tables = _tables_of_groups(stream, group_of_image)
         errors[name] = _standard_errors(values[name], tables)
-    all_counts = sum(share[2] for share in shares)
-    majority = None
-    gap = None
-    if torch.is_tensor(all_counts) and all_counts.sum() > 0:
-        majority = 100 * all_counts.max().item() / all_counts.sum().item()
-        if len(all_counts) > 2 and len(tables.bins) > 1:
-            gap = _gap(tables)
+    label_counts = sum(share[2] for share in shares)
+    has_labels = torch.is_tensor(label_counts) and label_counts.sum() > 0
     rates = {
         'before': rates_before.rates(group_of_image, gather),
         'after': rates_after.rates(group_of_image, gather),
@@ -129,8 +124,8 @@ def measure_effect(
         changed=sum(share[1] for share in shares),
         rates={name: of_classes for name, of_classes in rates.items() if of_classes is not None},
         threshold=threshold if any(gather(are_of_sigmoids)) else None,
-        majority=majority,
-        gap=gap,
+        majority=_majority(label_counts) if has_labels else None,
+        gap=_gap(tables) if has_labels and len(label_counts) > 2 else None,
     )
 
 
@@ -208,8 +203,15 @@ def _standard_errors(names: Iterable[str], tables: UnitTables) -> dict[str, floa
     return {name: torch.cat(values).std().item() for name, values in draws.items()}
 
 
-def _gap(tables: UnitTables) -> tuple[float, float]:
+def _majority(label_counts: Tensor) -> float:
+    """Return the share of the most frequent class, in percent."""
+    return 100 * label_counts.max().item() / label_counts.sum().item()
+
+
+def _gap(tables: UnitTables) -> tuple[float, float] | None:
     """Return mean confidence less accuracy in points, and its standard error over the units."""
+    if len(tables.bins) < 2:
+        return None
     count, correct, sum_of_conf = tables.bins.sum(dim=2).unbind(dim=1)
     excess = sum_of_conf - correct
     gap = excess.sum() / count.sum()

@@ -218,11 +218,7 @@ def calibrate_runner(
     )
     calibrated = result(data, fitted, scalings, effect, placement, num_bins=options.num_bins)
     calibrated.split = plan.split
-    names = data_classes(loader)
-    calibrated.unlabelled = named_classes(calibrated.unlabelled, names)
-    if effect.rates:
-        num_classes = len(next(iter(effect.rates.values())).probs)
-        calibrated.class_names = named_classes(range(num_classes), names)
+    name_classes(calibrated, data_classes(loader))
     if plan.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
@@ -312,6 +308,14 @@ def effect_on_test(
         num_bins=calibrated.num_bins,
         gather=source.gather,
     )
+
+
+def name_classes(calibrated: Calibrated, classes: Sequence[str]) -> None:
+    """Give the classes in the sentences of a calibration their names."""
+    calibrated.unlabelled = named_classes(calibrated.unlabelled, classes)
+    rates = calibrated.effects['fitted'].rates
+    if rates:
+        calibrated.class_names = named_classes(range(len(rates['before'].probs)), classes)
 
 
 def named_classes(indices: Sequence[int], classes: Sequence[str]) -> list:
