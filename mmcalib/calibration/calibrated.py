@@ -174,6 +174,8 @@ class Calibrated:
         }
         for name, effect in self.effects.items():
             record[name] = asdict(effect)
+            for when, rates in effect.rates.items():
+                record[name]['rates'][when] = rates.to_record()
         if self.scaler is not None:
             record['options'] = self.scaler.get_params()
             record['parameters'] = self.scaler.parameters

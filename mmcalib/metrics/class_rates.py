@@ -77,6 +77,10 @@ class ClassRates:
                 differences[index] = difference
         return sorted(differences, key=lambda index: -differences[index])
 
+    def to_record(self) -> dict[str, Any]:
+        """Return the fields that records have: all but the names."""
+        return {**self.to_dict(), 'are_of_labels': self.are_of_labels}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the rates as lists of plain numbers."""
         return {
