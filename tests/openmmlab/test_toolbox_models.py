@@ -323,6 +323,9 @@ def probabilities_of_loop(method, logits, labels):
             fit_logits = label_logits
             fit_labels = labels[:, index]
         scaler = SCALERS[method]().fit(fit_logits, fit_labels)
+        ends = scaler.predict_proba(torch.stack([label_logits.min(), label_logits.max()])[:, None])
+        if ends[1, 1] <= ends[0, 1]:  # It reverses the order, so the label takes that of all.
+            scaler = SCALERS[method]().fit(logits.reshape(-1, 1), labels.flatten())
         columns.append(scaler.predict_proba(label_logits)[:, 1])
     return torch.stack(columns, dim=1)
 
