@@ -92,11 +92,8 @@ def calibrate(
         check_choice('method', method, (AUTO, *SCALERS))
     if class_prior is not None:
         check_class_prior('class_prior', class_prior)
-    if groups is not None:  # Checked before the long part.
-        if len(groups) == 0:
-            raise UserError('groups is empty: name the group of each image, or leave it out')
-        if int(group_numbers(groups, len(groups), loader).max()) == 0:
-            raise UserError('all data are of one group: calibrate on two or more')
+    if groups is not None:
+        check_group_names(groups, loader)
     source = LoaderSource(loader, unpack=unpack, logits=logits, ignore_index=ignore_index)
     # Fits need gradients. A model that is copied in inference mode could never be trained.
     with ExitStack() as contexts:
@@ -131,6 +128,14 @@ def calibrate(
         calibrated.model = apply_placement(model, calibrated, source)
     calibrated.model.eval()
     return calibrated
+
+
+def check_group_names(groups: Sequence[Hashable], loader: Iterable) -> None:
+    """Refuse names of groups by which nothing can be fitted, before the model runs."""
+    if len(groups) == 0:
+        raise UserError('groups is empty: name the group of each image, or leave it out')
+    if int(group_numbers(groups, len(groups), loader).max()) == 0:
+        raise UserError('all data are of one group: calibrate on two or more')
 
 
 def unit_of_rows(draw: Draw) -> str:

@@ -58,7 +58,7 @@ class Calibrated:
         unshifted: The scaling without this shift, by which a test split is measured; `scaler` if
             there is none.
         split: The name of the split of the fit; None for a loader.
-        class_names: The names of the classes in sentences; None for their numbers.
+        class_names: The names of the classes in sentences; none for their numbers.
         model: The calibrated copy, in evaluation mode; None where a checkpoint is written instead.
     """
 
@@ -82,7 +82,7 @@ class Calibrated:
     class_prior: list[float] | None = None
     unshifted: Scaler | None = None
     split: str | None = None
-    class_names: Sequence[str] | None = None
+    class_names: Sequence[str] = ()
     model: nn.Module | None = None
 
     @property
@@ -174,8 +174,6 @@ class Calibrated:
         }
         for name, effect in self.effects.items():
             record[name] = asdict(effect)
-            for when, rates in effect.rates.items():
-                record[name]['rates'][when] = rates.to_record()
         if self.scaler is not None:
             record['options'] = self.scaler.get_params()
             record['parameters'] = self.scaler.parameters

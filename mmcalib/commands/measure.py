@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,9 +121,13 @@ def measure_stored(
             measured = evaluate(nn.Identity(), loader, metrics, **shared)
         else:
             measured = measure(stored.values, stored.labels, metrics, **shared)
-    if measured.rates is not None and not all(name.isdigit() for name in stored.classes):
-        measured.rates = replace(measured.rates, names=stored.classes)
+    measured.class_names = shown_names(stored)
     return measured
+
+
+def shown_names(stored: StoredPredictions) -> Sequence[str]:
+    """Return the names of the classes for sentences; none where they are numbers."""
+    return () if all(name.isdigit() for name in stored.classes) else stored.classes
 
 
 def missing_requirement(measured: Measured) -> str:
@@ -156,13 +161,13 @@ def advice(measured: Measured, stored: StoredPredictions, options: MeasureOption
     if len(np.unique(stored.labels[stored.labels != options.ignore_index])) == 1:
         return []  # There is no scaling to fit, and confidences of one class tell little.
     direction = 'high' if low > 0 else 'low'
-    found = f'Confidences are too {direction} by {abs(measured["gap"]):.2f} points on average'
+    sentence = f'Confidences are too {direction} by {abs(measured["gap"]):.2f} points on average'
     if abs(measured['gap']) < LEAST_POINTS:
-        return [f'{found}, which is little: keep the model.']
+        return [f'{sentence}, which is little: keep the model.']
     if options.scaler is not None:
-        return [f'{found} after {options.scaler}: fit the scaling to data like these.']
+        return [f'{sentence} after {options.scaler}: fit the scaling to data like these.']
     return [
-        f'{found}: fit a scaling to held-out predictions, --calibrate METHOD --out scaler.json, '
+        f'{sentence}: fit a scaling to held-out predictions, --calibrate METHOD --out scaler.json, '
         'or to the model, mmcalib.calibrate(model, loader).'
     ]
 
@@ -183,17 +188,14 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
             ignore_index=options.ignore_index,
         )
     # There is no model that the scaling goes into.
-    calibrated = replace(calibrated, placement=None)
+    calibrated = replace(calibrated, placement=None, class_names=shown_names(stored))
     print(f'\n{calibrated}')
     if options.out is None:
         return True
     if calibrated.scaler is None:
         print(f'No scaling is chosen, so {options.out} is not written.', file=sys.stderr)
         return False
-    calibrated.scaler.save(options.out)
-    if stored.classes:
-        content = json.loads(Path(options.out).read_text('utf-8'))
-        write_json(options.out, content | {'classes': list(stored.classes)})
+    calibrated.scaler.save(options.out, stored.classes)
     argument = 'logits'
     if not stored.are_logits:
         argument = 'log(p / (1 - p))' if stored.are_of_sigmoids else 'log(probs)'

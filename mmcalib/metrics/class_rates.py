@@ -34,14 +34,12 @@ class ClassRates:
         standard_errors: Standard errors of the differences over independent units; NaN if these are
             not known.
         are_of_labels: Whether they are of K labels, of which an image may have any number.
-        names: Names of the classes in sentences; empty for their numbers.
     """
 
     probs: list[float]
     frequencies: list[float]
     standard_errors: list[float]
     are_of_labels: bool = False
-    names: Sequence[str] = ()
 
     @classmethod
     def from_totals(cls, totals: Tensor, *, are_of_labels: bool = False) -> ClassRates:
@@ -77,10 +75,6 @@ class ClassRates:
                 differences[index] = difference
         return sorted(differences, key=lambda index: -differences[index])
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the fields that records have: all but the names."""
-        return {**self.to_dict(), 'are_of_labels': self.are_of_labels}
-
     def to_dict(self) -> dict[str, Any]:
         """Return the rates as lists of plain numbers."""
         return {
@@ -94,32 +88,34 @@ class ClassRates:
         """Whether each is the rate of one of two classes, or of a label that is there or not."""
         return self.are_of_labels or len(self.probs) == 2
 
-    def sentences(
-        self, remedy: str | None = None, *, names: Sequence[object] | None = None
-    ) -> list[str]:
+    @property
+    def has_one_rate(self) -> bool:
+        """Whether the rate of class 1 alone tells all, as of one sigmoid or of two classes."""
+        return len(self.probs) == (1 if self.are_of_labels else 2)
+
+    def sentences(self, remedy: str | None = None, *, names: Sequence[object] = ()) -> list[str]:
         """Return a sentence on the classes whose rates differ; none if there are none.
 
         Args:
             remedy: The end of the sentence, a remedy; None for the scalings that mend it.
-            names: Names of the K classes in place of those of the rates.
+            names: Names of the K classes; none for their numbers.
         """
         differing = self.differing
         if not differing:
             return []
-        has_one_rate = len(self.probs) == (1 if self.are_of_labels else 2)
-        if has_one_rate:
-            remedy = self._remedy_of_data() or remedy
+        if self.has_one_rate:
+            probs_of_classes = [f'P({name})' for name in names] or ['P(y = 0)', 'P(y = 1)']
+            remedy = self._remedy_of_data(probs_of_classes[0]) or remedy
         if remedy is None:
             method = 'platt' if self.are_binary else 'vector'
             remedy = f'a temperature cannot mend that, {method} or auto can'
-        if has_one_rate:
-            share = f'{self.frequencies[-1]:.1f} % of the labels are'
+        if self.has_one_rate:
+            share = f'{self.frequencies[-1]:.1f} % of the labels are {names[1] if names else 1}'
             end = '' if remedy.endswith('?') else '.'
             return [
-                f'{self._prob_text(1)} is {self.probs[-1]:.1f} % on average, and {share} '
-                f'{self.names[1] if self.names else 1}: {remedy}{end}'
+                f'{probs_of_classes[1]} is {self.probs[-1]:.1f} % on average, and {share}: '
+                f'{remedy}{end}'
             ]
-        names = names or self.names
         parts = []
         for index in differing[:MOST_NAMES]:
             name = names[index] if names else index
@@ -131,17 +127,18 @@ class ClassRates:
             f'The mean probability is not the frequency of the {noun} {", ".join(parts)}: {remedy}.'
         ]
 
-    def _prob_text(self, index: int) -> str:
-        return f'P({self.names[index]})' if self.names else f'P(y = {index})'
+    def _remedy_of_data(self, other_prob: str) -> str | None:
+        """Return what to ask of the data of two classes, None if they are as they should be.
 
-    def _remedy_of_data(self) -> str | None:
-        """Return what to ask of the data of two classes, None if they are as they should be."""
+        Args:
+            other_prob: The text for the probability of class 0.
+        """
         frequency = self.frequencies[-1]
         prob = self.probs[-1]
         if frequency in (0, 100):
             return 'measure on data with labels of both classes'
         if abs(100 - prob - frequency) < EXCHANGED * abs(prob - frequency):
-            return f'is {self._prob_text(0)}, {100 - prob:.1f} % on average, given in its place?'
+            return f'is {other_prob}, {100 - prob:.1f} % on average, given in its place?'
         return None
 
 

@@ -59,6 +59,7 @@ class Measured(dict[str, Value]):
 
     Attributes:
         coverage, unit, num_units, statistics, by_label, rates: As the arguments.
+        class_names: Names of the classes in sentences; none for their numbers.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Measured(dict[str, Value]):
         self.statistics = statistics
         self.by_label = list(by_label)
         self.rates = rates
+        self.class_names: Sequence[str] = ()
 
     def __reduce_ex__(self, protocol: int) -> tuple:
         if protocol == TORCH_SAVE_PROTOCOL:
@@ -146,7 +148,7 @@ class Measured(dict[str, Value]):
                 sentence += f'; {", ".join(names)} {verb} none'
             sentences.append(f'{sentence}.')
         if self.rates is not None:
-            sentences += self.rates.sentences()
+            sentences += self.rates.sentences(names=self.class_names)
         for label, entry in enumerate(self.by_label):
             if entry.rates is not None:
                 sentences += [f'Label {label}: {line}' for line in entry.rates.sentences()]

@@ -116,15 +116,15 @@ class ScalerPerLabel:
         """Learned parameters of each label, as plain numbers and lists."""
         return [scaler.parameters for scaler in self.scalers]
 
-    def save(self, path: str | Path) -> None:
-        """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads."""
+    def save(self, path: str | Path, classes: Sequence[str] = ()) -> None:
+        """Write it to a JSON file, see :meth:`~mmcalib.posthoc.scaler.LogitScaler.save`."""
         content = {
             'method': self.method,
             'options': self.get_params(),
             'parameters': self.parameters,
             'shared_labels': self.shared_labels,
         }
-        write_scaler(path, content)
+        write_scaler(path, content, classes)
 
 
 # A scaling of the logits of a head, of one label or of several.
@@ -141,9 +141,9 @@ def label_names(labels: Sequence[int]) -> str:
 
 def shared_sentence(labels: Sequence[int]) -> str:
     """Return a sentence on the labels that take the scaling of all labels together, and why."""
-    has, takes = ('has', 'takes') if len(labels) == 1 else ('have', 'take')
+    has, takes, own = ('has', 'takes', 'its') if len(labels) == 1 else ('have', 'take', 'their')
     return (
         f'{label_names(labels).capitalize()} {has} fewer than {LEAST_IMAGES} images with, or '
-        f'without, or so few that a scaling of its own would reverse the order of predictions, and '
-        f'{takes} the scaling of all labels together.'
+        f'without, or so few that a scaling of {own} own would reverse the order of predictions, '
+        f'and {takes} the scaling of all labels together.'
     )

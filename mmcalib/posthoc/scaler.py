@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -501,8 +501,12 @@ class LogitScaler(BaseEstimator):
             if name == 'temperature' and (value <= 0).any():
                 raise ValueError(f'{name} must be above 0, got {value.min().item():.7g}')
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, classes: Sequence[str] = ()) -> None:
         """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads.
+
+        Args:
+            path: The file.
+            classes: Names of the classes, by which ``mmcalib measure --scaler`` finds columns.
 
         Raises:
             NotFittedError: Before :meth:`fit`.
@@ -514,7 +518,7 @@ class LogitScaler(BaseEstimator):
             'num_logits': vars(self).get('num_logits_'),
             'least_conf': self.least_conf,
         }
-        write_scaler(path, content)
+        write_scaler(path, content, classes)
 
 
 def on_device(values: Mapping[str, Tensor | float], device: torch.device) -> dict[str, Tensor]:
@@ -535,8 +539,9 @@ def values_text(values: Tensor) -> str:
     return f'{values.min().item():.4g} to {values.max().item():.4g}'
 
 
-def write_scaler(path: str | Path, content: Mapping[str, Any]) -> None:
+def write_scaler(path: str | Path, content: Mapping[str, Any], classes: Sequence[str]) -> None:
     """Write what :func:`mmcalib.posthoc.load_scaler` reads to a JSON file, with the version."""
-    text = json.dumps({**content, 'version': __version__}) + '\n'
+    names = {'classes': list(classes)} if classes else {}
+    text = json.dumps({**content, **names, 'version': __version__}) + '\n'
     with whole_file(path) as temporary:
         Path(temporary).write_text(text, encoding='utf-8')

@@ -30,6 +30,7 @@ from mmcalib.tensors import (
 
 # Fewer outputs may all lie in [0, 1], or sum to about 1, by chance.
 FEW_OUTPUTS = 10
+# Rows of so many classes are faster to read row by row.
 MANY_CLASSES = 100
 # Rounded probabilities have sums with such errors; few outputs must be more exact.
 ROUNDED_ERROR = 2e-2

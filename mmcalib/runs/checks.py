@@ -192,7 +192,8 @@ def check_class_names(split: str, dataset: object) -> None:
                 f'the {split} data: metainfo.classes is the text {classes!r}, whose letters would '
                 'be the classes: write a list of names; one name in brackets is followed by a comma'
             )
-        label_of_folder = getattr(part, 'folder_to_idx', {})  # of mmpretrain's CustomDataset
+        # CustomDataset of mmpretrain numbers its folders by itself.
+        label_of_folder = getattr(part, 'folder_to_idx', {})
         for label, name in enumerate(classes):
             if label_of_folder.get(name, label) != label:
                 raise UserError(

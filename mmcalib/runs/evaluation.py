@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -329,7 +330,7 @@ def rate_tables(
         if rates is not None:
             num_classes = len(rates.probs)
             names = classes if len(classes) == num_classes else range(num_classes)
-            tables[name] = {'classes': [*names], **without_nan(rates.to_record())}
+            tables[name] = {'classes': [*names], **without_nan(asdict(rates))}
     return tables
 
 

@@ -68,7 +68,8 @@ def rate_sentences(record: Record) -> list[str]:
         remedy = 'the scaling is shifted to other frequencies of the classes than these data have'
     elif has_shift(record.model):
         remedy = 'the scaling has not seen these frequencies, so fit it to data like those in use'
-    return rates.sentences(remedy, names=record.rates['calibration']['classes'])
+    names = () if rates.has_one_rate else record.rates['calibration']['classes']
+    return rates.sentences(remedy, names=names)
 
 
 def is_for_other_frequencies(model: Mapping, rates: ClassRates) -> bool:

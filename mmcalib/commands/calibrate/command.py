@@ -313,9 +313,9 @@ def effect_on_test(
 def name_classes(calibrated: Calibrated, classes: Sequence[str]) -> None:
     """Give the classes in the sentences of a calibration their names."""
     calibrated.unlabelled = named_classes(calibrated.unlabelled, classes)
-    rates = calibrated.effects['fitted'].rates
-    if rates:
-        calibrated.class_names = named_classes(range(len(rates['before'].probs)), classes)
+    rates = calibrated.effects['fitted'].rates.get('before')
+    if rates is not None and not rates.has_one_rate:
+        calibrated.class_names = named_classes(range(len(rates.probs)), classes)
 
 
 def named_classes(indices: Sequence[int], classes: Sequence[str]) -> list:
