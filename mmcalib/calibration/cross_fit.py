@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.calibration.data_checks import reverses_order
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
 from mmcalib.posthoc.affine import TemperatureScaler
@@ -66,7 +65,9 @@ def fit_scaler(scaler: LogitScaler, rows: ImagePredictions) -> Scaler:
     """
     if rows.several_labels:
         return fit_labels(scaler, rows)
-    return deepcopy(scaler).fit(rows.logits, rows.labels, rows.images)
+    fitted = deepcopy(scaler)
+    fitted.fit_unordered(rows.logits, rows.labels, rows.images)
+    return fitted
 
 
 def fit_labels(scaler: LogitScaler, rows: ImagePredictions) -> ScalerPerLabel:
@@ -80,7 +81,7 @@ def fit_labels(scaler: LogitScaler, rows: ImagePredictions) -> ScalerPerLabel:
         images_per_value = torch.bincount(valid.labels, minlength=2)
         has_enough = images_per_value.min() >= LEAST_IMAGES
         fitted = fit_scaler(scaler, valid) if has_enough else None
-        if fitted is not None and reverses_order(fitted, valid.logits):
+        if fitted is not None and fitted.order_problem(valid.logits, valid.labels) is not None:
             fitted = None
         scalers.append(fitted)
     shared_labels = [label for label, fitted in enumerate(scalers) if fitted is None]

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from mmcalib.calibration.held_out import HeldOut
 from mmcalib.errors import UserError
-from mmcalib.posthoc.logits import log_odds, top_class
+from mmcalib.posthoc.logits import top_class
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
-from mmcalib.posthoc.scaler import LogitScaler
 
 NO_INFORMATION = 'the logits carry no information about the labels'
 SAME_ORDER = 'are the classes of the labels in the same order as those of the model?'
@@ -84,35 +83,9 @@ def check_order(scaler: Scaler | None, data: HeldOut) -> None:
     else:
         scalers = [] if scaler is None else [scaler]
     for fitted in scalers:
-        if not reverses_order(fitted, data.pooled.logits):
-            continue
-        num_positive = int((labels == 1).sum())
-        rare_class = 1 if 2 * num_positive <= len(labels) else 0
-        raise UserError(
-            f'{fitted.method} ({fitted.parameter_text()}) reverses or levels the order of '
-            f'predictions, with {num_positive:,} of {len(labels):,} labels of class 1: calibrate '
-            f'on more labels of class {rare_class}, or, if the order is certain, exchange the '
-            'classes: P(y = 0) may have been given for P(y = 1)'
-        )
-
-
-def reverses_order(scaler: LogitScaler, logits: Tensor) -> bool:
-    """Return whether scaled log-odds of two classes do not rise from the lowest to the highest.
-
-    Args:
-        scaler: The fitted scaler.
-        logits: ``(M, K)`` logits of the fit; more than two classes have no such order.
-    """
-    if logits.shape[1] > 2:
-        return False
-    odds = log_odds(logits)[:, 0]
-    lowest = odds.argmin()
-    highest = odds.argmax()
-    if odds[lowest] == odds[highest]:
-        return False
-    ends = logits[torch.stack([lowest, highest])].cpu().double()
-    scaled_odds = log_odds(scaler.apply(ends, **scaler.tensors))
-    return bool(scaled_odds[1] <= scaled_odds[0])
+        problem = fitted.order_problem(data.pooled.logits, labels)
+        if problem is not None:
+            raise UserError(problem)
 
 
 def exchanged_classes(predicted: Tensor, labels: Tensor) -> dict[int, int]:

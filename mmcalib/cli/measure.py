@@ -48,7 +48,7 @@ class MeasureOptions(PredictionFileOptions):
     )
     out: str | None = option(
         'write the scaling of --calibrate to a .json file, or the probabilities of --scaler to an '
-        '.npz file, which then needs no labels',
+        '.npz file, or to a .csv file beside all columns of the table; no labels are needed then',
         metavar='FILE',
     )
 
@@ -63,8 +63,9 @@ class MeasureOptions(PredictionFileOptions):
         out = values['out']
         if values['scaler'] is not None and values['calibrate'] is not None:
             raise UserError('--calibrate fits to predictions as they are: leave --scaler out')
-        if out is not None and values['scaler'] is not None and not out.endswith('.npz'):
-            raise UserError(f'--out {out}: name an .npz file for what --scaler has scaled')
+        is_scaled = out is not None and values['scaler'] is not None
+        if is_scaled and not out.endswith(('.npz', '.csv')):
+            raise UserError(f'--out {out}: name an .npz or .csv file for what --scaler has scaled')
         if out is not None and values['calibrate'] is not None and not out.endswith('.json'):
             raise UserError(f'--out {out}: name a .json file for the scaling of --calibrate')
         if out is not None and values['scaler'] is None and values['calibrate'] is None:

@@ -13,7 +13,14 @@ from mmcalib.errors import UserError, as_user_errors
 from mmcalib.files import check_writable, write_json
 from mmcalib.metrics.compare import compare
 from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
-from mmcalib.metrics.requirements import parse_requirement, unmet, with_required
+from mmcalib.metrics.requirements import (
+    OF_PROBABILITY,
+    misses_probability,
+    parse_requirement,
+    probability_warning,
+    unmet,
+    with_required,
+)
 from mmcalib.predictions.files import (
     GROUPS,
     LABELS,
@@ -35,6 +42,9 @@ def compare_files(options: CompareOptions) -> int:
         check_kind(side)
     usual = TWO_CLASS_METRICS if a.are_of_two_classes else DEFAULT_METRICS
     metrics = with_required(options.metrics or usual, requirements)
+    lacks_probability = a.are_of_two_classes and misses_probability(requirements)
+    if lacks_probability:
+        metrics = list(dict.fromkeys([*metrics, *OF_PROBABILITY]))
     with as_user_errors():
         comparison = compare(
             a.probabilities(),
@@ -48,7 +58,10 @@ def compare_files(options: CompareOptions) -> int:
         )
     print(comparison)
     if options.json is not None:
-        write_json(options.json, comparison.to_dict())
+        verdicts = [requirement.to_dict(comparison) for requirement in requirements]
+        write_json(options.json, comparison.to_dict() | {'requirements': verdicts})
+    if lacks_probability:
+        print(f'Of B − A: {probability_warning(comparison)}', file=sys.stderr)
     failures = unmet(requirements, comparison)
     for failure in failures:
         print(f'Of B − A, {failure}', file=sys.stderr)

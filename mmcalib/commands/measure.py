@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -22,20 +23,27 @@ from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.measure import measure
 from mmcalib.metrics.measured import Measured
 from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
-from mmcalib.metrics.requirements import Requirement, parse_requirement, unmet, with_required
+from mmcalib.metrics.requirements import (
+    OF_PROBABILITY,
+    Requirement,
+    misses_probability,
+    parse_requirement,
+    probability_warning,
+    unmet,
+    with_required,
+)
 from mmcalib.posthoc.methods import load_scaler
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.predictions.files import (
     StoredPredictions,
     check_kind,
     columns_of_classes,
+    open_columns,
     read_predictions,
 )
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
 BATCH_SIZE = 4096
-# Metrics of two classes that tell a wrong P(y = 1), which confidences may hide.
-OF_PROBABILITY = ('ClasswiseECE', 'rate_gap')
 
 
 def measure_files(options: MeasureOptions) -> int:
@@ -62,18 +70,14 @@ def measure_files(options: MeasureOptions) -> int:
         if stored.labels is None:
             return 0
     metrics = with_required(options.metrics or usual_metrics(stored), requirements)
-    lacks_probability = (
-        stored.are_of_two_classes
-        and requirements
-        and not any(requirement.metric in OF_PROBABILITY for requirement in requirements)
-    )
+    lacks_probability = stored.are_of_two_classes and misses_probability(requirements)
     if lacks_probability:
         metrics = list(dict.fromkeys([*metrics, *OF_PROBABILITY]))
     measured = measure_stored(stored, metrics, options)
     print(measured)
     write_measurement(options, measured, requirements)
     if lacks_probability:
-        print(missing_requirement(measured), file=sys.stderr)
+        print(probability_warning(measured), file=sys.stderr)
     if options.calibrate is None:
         for sentence in advice(measured, stored, options):
             print(sentence)
@@ -128,18 +132,6 @@ def measure_stored(
 def shown_names(stored: StoredPredictions) -> Sequence[str]:
     """Return the names of the classes for sentences; none where they are numbers."""
     return () if all(name.isdigit() for name in stored.classes) else stored.classes
-
-
-def missing_requirement(measured: Measured) -> str:
-    """Return what P(y = 1) has of two classes, where a gate requires nothing of it."""
-    parts = []
-    for name in OF_PROBABILITY:
-        largest = np.max(measured.get(f'{name}_high', measured[name]))
-        parts.append(f'{name} is {np.max(measured[name]):.2f} (up to {largest:.2f})')
-    return (
-        f'Nothing is required of P(y = 1), which may be wrong where confidences are not: '
-        f'{" and ".join(parts)}; limit them, too, as --require "rate_gap<1".'
-    )
 
 
 def batches(values: np.ndarray, labels: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -248,14 +240,43 @@ def write_scaled(stored: StoredPredictions, options: MeasureOptions) -> None:
     """Write scaled probabilities as this command reads them."""
     if options.out is None:
         return
+    if options.out.endswith('.csv'):
+        write_table(stored, options.files, options.out)
+    else:
+        write_archive(stored, options.out)
+    print(f'Calibrated probabilities written to {options.out}', file=sys.stderr)
+
+
+def write_table(stored: StoredPredictions, files: Sequence[str], out: str) -> None:
+    """Write the table that was read with a column more for each one of scaled probabilities.
+
+    Raises:
+        UserError: If it was no table, or has such a column.
+    """
+    if Path(files[0]).suffix.lower() not in ('.csv', '.parquet'):
+        raise UserError(f'--out {out}: {files[0]} is no table whose rows it could have: name .npz')
+    table = dict(open_columns(files[0]).arrays)
+    values = stored.values.reshape(len(stored.values), -1)
+    for name, column in zip(stored.columns, values.T, strict=True):
+        new_name = f'calibrated_{name}'
+        if new_name in table:
+            raise UserError(f'{files[0]} has the column {new_name} already: leave it out')
+        table[new_name] = column
+    with whole_file(out) as temporary, open(temporary, 'w', newline='', encoding='utf-8') as file:
+        writer = csv.writer(file)
+        writer.writerow(table)
+        writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+
+
+def write_archive(stored: StoredPredictions, out: str) -> None:
+    """Write scaled probabilities with their labels and groups."""
     arrays = {'probs': stored.values}
     if stored.labels is not None:
         arrays['labels'] = stored.labels
     if stored.groups is not None:
         arrays['groups'] = np.array(stored.groups)
-    with whole_file(options.out) as temporary, open(temporary, 'wb') as file:
+    with whole_file(out) as temporary, open(temporary, 'wb') as file:
         np.savez(file, **arrays)
-    print(f'Calibrated probabilities written to {options.out}', file=sys.stderr)
 
 
 def write_measurement(

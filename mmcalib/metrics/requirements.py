@@ -12,6 +12,9 @@ from mmcalib.errors import UserError
 from mmcalib.metrics.definitions import find_metric
 from mmcalib.metrics.metric_text import INTERVAL, PREFIX, number_text
 
+# Metrics of two classes that tell a wrong P(y = 1), which confidences may hide.
+OF_PROBABILITY = ('ClasswiseECE', 'rate_gap')
+
 
 class Requirement(NamedTuple):
     """A limit of a metric.
@@ -117,3 +120,21 @@ def unmet(
     """Return why values do not meet requirements, a line for each that they do not."""
     failures = [requirement.failure(values) for requirement in requirements]
     return [failure for failure in failures if failure is not None]
+
+
+def misses_probability(requirements: Sequence[Requirement]) -> bool:
+    """Return whether there are requirements, and none of P(y = 1) of two classes."""
+    names = [requirement.metric for requirement in requirements]
+    return bool(names) and not any(name in OF_PROBABILITY for name in names)
+
+
+def probability_warning(values: Mapping[str, float | np.ndarray]) -> str:
+    """Return what P(y = 1) has of two classes, where a gate requires nothing of it."""
+    parts = []
+    for name in OF_PROBABILITY:
+        largest = np.max(values.get(f'{name}_high', values[name]))
+        parts.append(f'{name} is {np.max(values[name]):.2f} (up to {largest:.2f})')
+    return (
+        f'Nothing is required of P(y = 1), which may be wrong where confidences are not: '
+        f'{" and ".join(parts)}; limit them, too, as --require "rate_gap<1".'
+    )

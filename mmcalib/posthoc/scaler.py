@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.files import whole_file
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, read_rows, split_rows
 from mmcalib.posthoc.logits import (
     LEAST_CONF,
     confidence_log_odds,
+    log_odds,
     warn_if_probabilities,
     with_other_class,
 )
@@ -177,7 +178,8 @@ class LogitScaler(BaseEstimator):
                 leaves nothing out.
 
         Warns:
-            UserWarning: If the logits look like probabilities, or the temperature is at its bound.
+            UserWarning: If the logits look like probabilities, the temperature is at its bound, or
+                the scaling reverses the order of the predictions of two classes.
 
         Raises:
             TypeError: If labels are no integers.
@@ -185,13 +187,53 @@ class LogitScaler(BaseEstimator):
                 fit, the method does not take such a head or masked classes, or the data leave the
                 scaling undetermined.
         """
+        rows = self.fit_unordered(logits, labels, groups, ignore_index)
+        problem = self.order_problem(rows.logits, rows.labels)
+        if problem is not None:
+            warn(problem)
+        return self
+
+    def fit_unordered(
+        self, logits: Any, labels: Any, groups: Any, ignore_index: int | None = None
+    ) -> ImagePredictions:
+        """Learn the scaling as :meth:`fit` does, without its look at the order; return the rows."""
         values, labels, valid = as_tensors('logits', logits, labels)
         # The likelihood needs gradients, also where a caller has turned them off.
         with torch.inference_mode(False), torch.enable_grad():
             self.check_head(values[:, None] if values.ndim == 1 else values)
             rows = read_rows(values, labels, groups, ignore_index, valid)
             warn_if_probabilities(rows.logits)
-            return self.fit_rows(rows)
+            self.fit_rows(rows)
+        return rows
+
+    def order_problem(self, logits: Tensor, labels: Tensor) -> str | None:
+        """Return what is wrong where scaled log-odds of two classes fall, or None.
+
+        Few labels of a rare class give such a scaling by chance.
+
+        Args:
+            logits: ``(M, K)`` logits of the fit; more than two classes have no such order.
+            labels: ``(M,)`` their labels.
+        """
+        if logits.shape[1] > 2:
+            return None
+        odds = log_odds(logits)[:, 0]
+        lowest = odds.argmin()
+        highest = odds.argmax()
+        if odds[lowest] == odds[highest]:
+            return None
+        ends = logits[torch.stack([lowest, highest])].cpu().double()
+        scaled_odds = log_odds(self.apply(ends, **self.tensors))
+        if scaled_odds[1] > scaled_odds[0]:
+            return None
+        num_positive = int((labels == 1).sum())
+        rare_class = 1 if 2 * num_positive <= len(labels) else 0
+        return (
+            f'{self.method} ({self.parameter_text()}) reverses or levels the order of predictions, '
+            f'with {num_positive:,} of {len(labels):,} labels of class 1: calibrate on more labels '
+            f'of class {rare_class}, or, if the order is certain, exchange the classes: P(y = 0) '
+            'may have been given for P(y = 1)'
+        )
 
     def fit_rows(self, rows: ImagePredictions, start: FitStart | None = None) -> LogitScaler:
         """Learn the scaling from rows that :func:`read_rows` returns, and return self.

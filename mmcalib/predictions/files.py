@@ -32,6 +32,7 @@ class StoredPredictions(NamedTuple):
         groups: Names of the groups of the images; None if none are named.
         are_logits: Whether the values are logits.
         classes: Names of the classes by the columns of a table; empty without several columns.
+        columns: Names of the columns of a table, or of the key, that have the values.
     """
 
     values: np.ndarray
@@ -39,6 +40,7 @@ class StoredPredictions(NamedTuple):
     groups: list | None
     are_logits: bool
     classes: Sequence[str] = ()
+    columns: Sequence[str] = ()
 
     @property
     def are_of_sigmoids(self) -> bool:
@@ -67,8 +69,12 @@ class StoredPredictions(NamedTuple):
             labels = np.where(is_class, new_number[np.where(is_class, labels, 0)], labels)
         elif labels is not None:
             labels = labels[:, columns]
-        classes = [self.classes[column] for column in columns]
-        return self._replace(values=self.values[:, columns], labels=labels, classes=classes)
+        return self._replace(
+            values=self.values[:, columns],
+            labels=labels,
+            classes=[self.classes[column] for column in columns],
+            columns=[self.columns[column] for column in columns],
+        )
 
     def probabilities(self) -> np.ndarray:
         """Return probabilities, float64 where they are made from logits."""
@@ -230,7 +236,9 @@ def read_predictions(
         stored_groups = columns.find(groups, '--groups').tolist()
     if len(class_names) == 1:
         class_names = []
-    return StoredPredictions(values, stored_labels, stored_groups, are_logits, class_names)
+    return StoredPredictions(
+        values, stored_labels, stored_groups, are_logits, class_names, list(classes)
+    )
 
 
 def check_kind(stored: StoredPredictions) -> None:

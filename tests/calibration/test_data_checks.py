@@ -6,6 +6,7 @@ from overconfident import draw
 from torch import nn
 
 import mmcalib
+from mmcalib.posthoc import SCALERS
 
 
 def calibrate_rows(logits, labels):
@@ -49,6 +50,8 @@ def test_calibrate_two_classes_reversed_scaling_refused(method, num_logits):
     words = r'reverses or levels the order .* 3 of 60 labels of class 1: .* more labels of class 1'
     with pytest.raises(ValueError, match=words):
         mmcalib.calibrate(nn.Identity(), batches, method=method)
+    with pytest.warns(UserWarning, match=words):
+        SCALERS[method or 'platt']().fit(logits, labels)
 
 
 def test_calibrate_auto_does_not_choose_a_reversed_scaling():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 
 import mmcalib
 from mmcalib.posthoc import load_scaler
+from mmcalib.predictions.files import open_columns
 
 NAMES = ('cat', 'dog', 'cow', 'pig')
 
@@ -270,6 +272,22 @@ def test_measure_scaler_finds_columns_of_its_classes_in_any_order(
         assert not has_labels or (new['labels'] == labels).all()
 
 
+def test_measure_scaler_adds_columns_to_the_table(run, files, probs):
+    fit = ('--calibrate', 'vector', '--out', 's.json')
+    run('measure.py', 'names.csv', *COLUMNS, *fit)
+    write_table('swapped.csv', SWAPPED, probs[:, [3, 0, 2, 1]], [NAMES[0]] * len(probs))
+    options = '--predictions p_* --scaler s.json --out new.csv'
+    run('measure.py', 'swapped.csv', *options.split())
+    before = open_columns('swapped.csv').arrays
+    after = open_columns('new.csv').arrays
+    assert all((after[name] == before[name]).all() for name in before)
+    expected = load_scaler('s.json').predict_proba(np.log(probs))
+    for name, column in zip(NAMES, expected.T, strict=True):
+        assert after[f'calibrated_p_{name}'].astype(float) == pytest.approx(column, abs=1e-9)
+    assert 'has the column calibrated_p_' in run('measure.py', 'new.csv', *options.split(), code=2)
+    assert 'no table whose rows' in run('measure.py', 'probs.npz', *options.split()[2:], code=2)
+
+
 def test_measure_boolean_texts_are_labels_of_two_classes(run, files, probs, labels):
     write_table('bool.csv', ['p'], probs[:, :1], labels == 0)
     named = ('--predictions', 'p', '--labels', 'label')
@@ -353,7 +371,7 @@ REFUSED = {
     'probs.npz --diagram a.txt': 'name a .png, .pdf, .svg file',
     'probs.npz --out scaler.json': '--out is for the scaling of --calibrate METHOD',
     'probs.npz --calibrate platt --scaler four.json': 'leave --scaler out',
-    'probs.npz --scaler four.json --out a.json': 'name an .npz file for what --scaler has scaled',
+    'probs.npz --scaler four.json --out a.json': 'name an .npz or .csv file for what --scaler',
     'probs.npz --scaler text.txt': 'text.txt is not a scaler that save() wrote',
     'p.npy y.npy --scaler four.json': 'was fitted to 4 logits of a prediction, got (3, 1)',
     'several.npz --scaler four.json': 'is a scaling of classes, and the predictions are of several',
@@ -405,7 +423,23 @@ def test_compare_files_equals_compare_of_arrays(run, files, probs, labels):
     failure = run('compare.py', *arguments, '--require', 'NLL<0', code=1)
     assert 'Of B − A, NLL<0 is not met: the upper end' in failure
     with open('c.json') as file:
-        assert json.load(file) == expected.to_dict()
+        record = json.load(file)
+    (verdict,) = record.pop('requirements')
+    assert verdict['is_met'] is False
+    assert record == expected.to_dict()
+
+
+def test_compare_requirements_of_two_classes(run, files, probs, labels):
+    """A gate of confidences alone may miss a wrong P(y = 1), and its verdicts are in the file."""
+    np.savez('a.npz', probs=probs[:, 0], labels=labels == 0)
+    np.savez('b.npz', probs=probs[:, 0] ** 2, labels=labels == 0)
+    output = run('compare.py', 'a.npz', 'b.npz', '--json', 'c.json', '--require', 'accuracy>-99')
+    assert 'Of B − A: Nothing is required of P(y = 1)' in output
+    limited = run('compare.py', 'a.npz', 'b.npz', '--require', 'ClasswiseECE<-90', code=1)
+    assert 'Nothing is required' not in limited
+    (verdict,) = json.loads(Path('c.json').read_text())['requirements']
+    assert verdict['requirement'] == 'accuracy>-99'
+    assert verdict['is_met'] is True
 
 
 def test_compare_logits_with_probs_finds_no_difference(run, files):
