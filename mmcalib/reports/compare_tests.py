@@ -95,8 +95,20 @@ def compare_tests(path_a: str, path_b: str, *, level: float = 0.95) -> Compariso
         level=level,
         unit=unit,
         mean=mean_over_units(test_a.statistics),
-        notes=[f'A: {test_a.label}', f'B: {test_b.label}', *notes],
+        notes=[f'A: {test_a.label}', f'B: {test_b.label}', *training_notes(test_a, test_b), *notes],
     )
+
+
+def training_notes(*tests: SavedTest) -> list[str]:
+    """Return a sentence about the settings but for the loss that two trainings do not share."""
+    members = [test.record.model['members'] for test in tests]
+    if any(len(group) != 1 for group in members):
+        return []
+    settings = differing_settings([group[0]['training'] for group in members])
+    if not any(settings):
+        return []
+    texts = [', '.join(own) or 'the default' for own in settings]
+    return [printable(f'Trained otherwise: A with {texts[0]}; B with {texts[1]}.')]
 
 
 def read_test(path: str) -> SavedTest:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 import torch
 from mmengine.config import Config
-from mmengine.dataset import InfiniteSampler
+from mmengine.dataset import BaseDataset, InfiniteSampler
+from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
@@ -29,7 +30,9 @@ from mmcalib.openmmlab.calibrated_model import is_calibrated
 from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import (
+    file_problem,
     name_samples,
+    sample_files,
     trainable_labels,
     with_inner_datasets,
 )
@@ -43,6 +46,8 @@ from mmcalib.tensors import unchanged_randomness
 
 # Errors of parts of a config that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+# So many samples of a list are looked at before a run.
+MOST_LISTED = 20_000
 # The metrics that mmseg's IoUMetric measures beside aAcc, by each of its `iou_metrics`.
 NAMES_BY_IOU_METRIC = {
     'mIoU': (MIOU, 'mAcc'),
@@ -170,6 +175,7 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
         )
     trained_names = class_names(first.dataloader.dataset)
     check_classes(trained_names, names, f'the training and the {split} set')
+    check_listed_files(split, dataset)
     if split == 'train':  # Its transforms are random, and may be a GPU's.
         return
     name_samples(dataset)
@@ -178,6 +184,30 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
             dataset[0]
         except UserError as error:
             raise UserError(f'the {split} data: {error.reason}') from error
+
+
+def check_listed_files(split: str, dataset: object) -> None:
+    """Refuse lists of files that are missing or empty, an error after hours.
+
+    The first process looks for them, at evenly spaced samples of a large data set, since a file on
+    a server takes a millisecond. A data set without a list was read from its folder.
+    """
+    if not is_main_process():
+        return
+    for part in with_inner_datasets(dataset):
+        has_list = isinstance(part, BaseDataset) and part.ann_file and len(part)
+        if not has_list:
+            continue
+        problems = []
+        step = -(-len(part) // MOST_LISTED)
+        for index in range(0, len(part), step):
+            files = sample_files(part.get_data_info(index))
+            problems += [problem for path in files.values() if (problem := file_problem(path))]
+        if problems:
+            raise UserError(
+                f'the {split} data: {problems[0]}, which {part.ann_file} lists, and '
+                f'{len(problems) - 1:,} more are missing or empty: add them, or shorten the list'
+            )
 
 
 def check_class_names(split: str, dataset: object) -> None:

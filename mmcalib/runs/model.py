@@ -233,7 +233,8 @@ def describe_member(network: Network, end: Mapping | None) -> dict:
         'digest': checkpoint.digest,
         'network': describe_network(model_config(network.config)),
         'seed': checkpoint.meta.get('seed'),
-        'epoch': checkpoint.meta.get('epoch'),
+        'epoch': checkpoint.meta.get('epoch') or None,  # 0 where a training counts iterations
+        'iteration': checkpoint.meta.get('iter'),
         **facts,
         **end,
         'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
@@ -298,11 +299,12 @@ def check_counted_once(members: Sequence[Mapping]) -> None:
     Their mean would be a wrong number.
     """
     for one, other in combinations(members, 2):
-        keys = ('training', 'seed', 'epoch')
-        same_training = all(one[key] == other[key] is not None for key in keys)
+        same_training = all(one[key] == other[key] is not None for key in ('training', 'seed'))
+        step, other_step = ((member['epoch'], member['iteration']) for member in (one, other))
+        is_same_step = step == other_step != (None, None)
         if one['digest'] == other['digest']:
             reason = 'have the same weights'
-        elif same_training and one['calibration'] != other['calibration']:
+        elif same_training and is_same_step and one['calibration'] != other['calibration']:
             reason = 'are one checkpoint, calibrated differently'
         else:
             continue

@@ -17,7 +17,7 @@ from mmcalib.files import whole_file
 from mmcalib.metrics.class_rates import ClassRates
 
 # Keys that tell a member from others, wherever its file lies.
-IDENTITY_KEYS = ('seed', 'epoch', 'digest', 'network')
+IDENTITY_KEYS = ('seed', 'digest', 'network')
 # The key of what data hold, in a description of them, and the keys of where they lie, below it.
 CONTENT = 'content_digest'
 LOCATIONS = ('data_root', 'data_prefix', 'ann_file')
@@ -33,7 +33,8 @@ MEMBER = {
     'digest': str,
     'network': {'data_preprocessor?': (dict, None)},
     'seed': (int, None),
-    'epoch': object,
+    'epoch': (int, None),
+    'iteration?': (int, None),
     'loss': (LOSS, None),
     'training': {
         'model': dict,

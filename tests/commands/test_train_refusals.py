@@ -267,6 +267,21 @@ def test_train_blank_line_in_list_is_named(toolbox, tmp_path):
         train_and_test(cfg, test=False)
 
 
+@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize('folder', ['JPEGImages', 'SegmentationClass'])
+def test_train_listed_file_that_is_missing_is_named(split, folder, tmp_path):
+    """The end of a list is read after hours, that of a validation after the first epoch."""
+    cfg = config_with_label(tmp_path, 'CrossEntropyLoss', 0)
+    if split == 'val':
+        validate(cfg)
+    names = (tmp_path / f'VOC2012/ImageSets/Segmentation/{split}.txt').read_text().split()
+    (last,) = (tmp_path / 'VOC2012' / folder).glob(f'{names[-1]}.*')
+    last.unlink()
+    expected = f'the {split} data: there is no file {last}, which .*{split}.txt lists, and 0 more'
+    with pytest.raises(UserError, match=expected):
+        train_and_test(cfg, test=False)
+
+
 @pytest.mark.parametrize(
     ('names', 'refused'),
     [(['class_0', 'class_1'], False), (['cat', 'dog'], False), (['class_1', 'class_0'], True)],
@@ -307,6 +322,16 @@ def config_with_label(folder, loss, label, name='b', **options):
     return cfg
 
 
+def validate(cfg):
+    """Give a config of `config_with_label` a validation."""
+    loader = copy.deepcopy(cfg.train_dataloader)
+    loader.dataset.ann_file = 'ImageSets/Segmentation/val.txt'
+    loader.sampler = dict(type='DefaultSampler', shuffle=False)
+    cfg.val_dataloader = loader
+    cfg.val_cfg = dict()
+    cfg.val_evaluator = [dict(type='CalibrationMetric', prefix='calibration')]
+
+
 IGNORES_77 = dict(model__decode_head__ignore_index=77, model__data_preprocessor__seg_pad_val=77)
 
 
@@ -339,12 +364,7 @@ def test_train_mask_in_colours_is_named(split, channels, tmp_path):
     if split == 'train':
         Image.fromarray(colours).save(root / 'b.png')
     else:
-        loader = copy.deepcopy(cfg.train_dataloader)
-        loader.dataset.ann_file = 'ImageSets/Segmentation/val.txt'
-        loader.sampler = dict(type='DefaultSampler', shuffle=False)
-        cfg.val_dataloader = loader
-        cfg.val_cfg = dict()
-        cfg.val_evaluator = [dict(type='CalibrationMetric', prefix='calibration')]
+        validate(cfg)
         for path in root.glob('[efg].png'):
             Image.fromarray(colours).save(path)
     with pytest.raises(UserError) as error:

@@ -69,6 +69,19 @@ def test_compare_tests_equals_compare_of_arrays(tmp_path):
     assert str(actual).endswith(f'B: MbLS m=6 α=0.1, {b}')
 
 
+def test_compare_tests_names_other_settings_of_trainings(tmp_path):
+    a = write_test(tmp_path / 'a', classified(20))
+    b = write_test(tmp_path / 'b', classified(20))
+    assert 'Trained otherwise' not in str(compare_tests(a, b))
+    path = tmp_path / 'b/results.json'
+    record = json.loads(path.read_text())
+    record['model']['members'][0]['training'] |= {'processes': 4}
+    path.write_text(json.dumps(record))
+    (line,) = [line for line in str(compare_tests(a, b)).splitlines() if 'Trained' in line]
+    assert line.startswith('Trained otherwise: A with processes=')
+    assert line.endswith('; B with processes=4.')
+
+
 @pytest.mark.parametrize(('protocol', 'units'), [
     ('pooled', '20 images'),
     ('foreground', '20 images'),

@@ -12,12 +12,13 @@ from commands import ROOT
 from forked import run_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
-from records import write
+from records import member, write
 
 from mmcalib.errors import UserError
 from mmcalib.reports.reported_runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.facts import config_facts, is_finished
+from mmcalib.runs.model import check_counted_once
 from mmcalib.runs.run_config import set_views
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
@@ -125,6 +126,21 @@ def test_test_three_members_equals_their_mean(digits, run, tmp_path):
     assert [member['checkpoint'] for member in members] == list(map(str, digits))
     assert record['evaluation']['tta'] is False
     assert reported_label(folder) == 'CE × 3'
+
+
+@pytest.mark.parametrize(('iterations', 'refused'), [((8, 16), False), ((8, 8), True)])
+def test_checkpoints_of_other_iterations_are_other_members(iterations, refused):
+    """A training by iterations has no epoch that would tell its checkpoints apart."""
+    calibrations = ({'methods': ['temperature']}, None)
+    members = [
+        member(f'{digest}.pth', digest=digest, epoch=None, iteration=step, calibration=calibration)
+        for digest, step, calibration in zip('ab', iterations, calibrations, strict=True)
+    ]
+    if not refused:
+        check_counted_once(members)
+        return
+    with pytest.raises(UserError, match='are one checkpoint, calibrated differently'):
+        check_counted_once(members)
 
 
 def test_test_segmentor_views_equal_mean_over_scales(scenes, run, tmp_path):
