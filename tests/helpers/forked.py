@@ -6,26 +6,36 @@ import os
 import runpy
 import sys
 import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
 from commands import ROOT
 from torch import distributed
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
+# Not with --real-toolboxes.
+QUICK = ['quick_toolboxes'] if 'quick_toolboxes' in sys.modules else []
 multiprocessing.get_context('forkserver').set_forkserver_preload([
-    *({'quick_toolboxes'} & {*sys.modules}),  # Not with --real-toolboxes.
-    'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
+    *QUICK, 'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
     'mmseg.datasets', 'mmcalib', 'matplotlib.pyplot', 'sklearn.datasets',
     'imagecorruptions',
 ])  # fmt: skip
 
 
+def start_ranks(function, arguments, world_size):
+    """Run `function(rank, *arguments)` in forked processes, and wait for them."""
+    # The server looks for modules where a new Python does, and leaves out what it does not find.
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv('PYTHONPATH', os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    start_processes(function, arguments, world_size, start_method='forkserver')
+
+
 def on_ranks(function, world_size, *arguments):
     """Run `function(rank, *arguments)` on the ranks of a gloo group."""
     with tempfile.TemporaryDirectory() as folder:
-        start_processes(
-            _rank, (function, world_size, folder, arguments), world_size, start_method='forkserver'
-        )
+        start_ranks(_rank, (function, world_size, folder, arguments), world_size)
 
 
 def _rank(rank, function, world_size, folder, arguments):
@@ -49,9 +59,7 @@ def run_forked(tool, *arguments, cwd, ranks=1, port=None):
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / 'log'
         try:
-            start_processes(
-                _tool, (arguments, cwd, environment, log), ranks, start_method='forkserver'
-            )
+            start_ranks(_tool, (arguments, cwd, environment, log), ranks)
         except ProcessException as error:
             raise AssertionError(log.read_text()[-3000:]) from error
         return log.read_text()
@@ -81,5 +89,7 @@ def _tool(rank, arguments, cwd, environment, log):
     tool = ROOT / 'tools' / arguments[0]
     sys.path.insert(0, str(tool.parent))
     gc.freeze()  # see conftest.py
+    if 'quick_toolboxes' in sys.modules:
+        sys.modules['quick_toolboxes'].quicken_mmengine(pytest.MonkeyPatch(), ROOT / 'configs')
     sys.argv = [str(tool), *arguments[1:]]
     runpy.run_path(str(tool), run_name='__main__')
