@@ -23,9 +23,11 @@ import torch
 
 import mmcalib
 from mmcalib.cli.parser import ToolParser
+from mmcalib.metrics import StreamingMetrics
 from mmcalib.tables import TextTable
 
 SIZES = {'map': '21x512x512', 'rows': '50000x1000', 'stream': '200x256x1000'}
+SMALL_SIZES = {'map': '2x8x8', 'rows': '8x2', 'stream': '2x8x2'}
 FIVE_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 
 
@@ -45,9 +47,7 @@ def main():
         size = args.size or SIZES[kind]
         contenders = make_contenders(kind, size)
         if args.memory_of:
-            make_contenders(kind, 'x'.join('2' for _ in size.split('x')))[
-                args.memory_of
-            ]()  # imports
+            make_contenders(kind, SMALL_SIZES[kind])[args.memory_of]()  # This imports.
             print(measure_memory(contenders[args.memory_of]))
         else:
             print_table(kind, size, contenders, args)
@@ -128,7 +128,7 @@ def stream_contenders(num_batches, num_rows, num_classes):
         return metric.compute()
 
     def ours(names):
-        metric = mmcalib.StreamingMetrics(names)
+        metric = StreamingMetrics(names)
         for scores, classes in zip(logits, labels, strict=True):
             metric.update(scores, classes)
         return metric.compute()
