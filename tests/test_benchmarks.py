@@ -80,10 +80,15 @@ def test_speed_metrics_prints_ratios_and_memory(run_benchmark):
 
 def test_arrays_prints_ratios(run_benchmark):
     pytest.importorskip('torchmetrics')
-    rows = run_benchmark('arrays', '--size', '3x16x16', '--rounds', '1')
+    rows = run_benchmark('arrays', 'map', '--size', '3x16x16', '--rounds', '1')
     assert rows[1][0] == 'torchmetrics: ECE' and rows[1][2] == '1.00'
     assert [row[0] for row in rows[2:4]] == ['measure: ECE', 'measure: five metrics']
     assert all(float(row[2]) > 0 for row in rows[1:])
+    assert len(run_benchmark('arrays', 'rows', '--size', '20x3', '--rounds', '1')) == 6
+    stream = run_benchmark('arrays', 'stream', '--size', '2x20x3', '--rounds', '1')
+    assert [row[0] for row in stream[2:]] == [
+        'StreamingMetrics: ECE', 'StreamingMetrics: five metrics'
+    ]  # fmt: skip
 
 
 def test_fits_print_the_nll_of_each_scaling(run_benchmark):

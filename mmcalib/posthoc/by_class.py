@@ -274,6 +274,25 @@ class _OneClassScaler(ClassConditionalScaler):
         is_other[self.label] = 0
         return (logits @ matrix.T - shift) * is_other
 
+    def _minimize_nll(
+        self,
+        rows: ImagePredictions,
+        temperature: float,
+        weights: Tensor,
+        start: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        scaled = rows.logits / temperature
+        probs = scaled.softmax(dim=1)
+        information = (probs * (1 - probs) * weights[:, None].to(probs)).double()
+        self._curvatures = {
+            'matrix': information.T @ scaled.double().square(),
+            'shift': information.sum(dim=0),
+        }
+        return super()._minimize_nll(rows, temperature, weights, start)
+
+    def curvatures(self) -> dict[str, Tensor]:
+        return self._curvatures
+
     def penalties(self, num_logits: int) -> dict[str, Tensor | float]:
         matrix = torch.full((num_logits, num_logits), float(self.off_diagonal), device='cpu')
         return {'matrix': matrix.fill_diagonal_(self.diagonal), 'shift': self.intercept}
