@@ -28,7 +28,13 @@ from mmcalib.runs.config_tree import find_toolbox
 from mmcalib.runs.evaluation import load_and_test, metrics_of_type
 from mmcalib.runs.model import model_folder_name, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir, show_predictions
+from mmcalib.runs.run_config import (
+    check_test_data,
+    limit_samples,
+    set_test,
+    set_work_dir,
+    show_predictions,
+)
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 
@@ -80,6 +86,7 @@ def config_for_test(path: str, options: EvaluationOptions) -> Config:
     cfg.launcher = options.launcher
     set_work_dir(cfg, options.work_dir, limit=options.limit)
     set_test(cfg, split=options.split, evaluation=options.evaluation)
+    check_test_data(cfg)
     if options.amp:
         cfg.test_cfg.fp16 = True
     if options.show_dir is not None:

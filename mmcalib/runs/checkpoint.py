@@ -175,7 +175,7 @@ def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> 
             lacking = without_training_parts(model, lacking)
         if not lacking:
             return
-        problem = f'it lacks {len(lacking)} tensors, such as {lacking[0]}'
+        problem = f'it lacks {lacking[0]}, one of {len(lacking)} missing tensors'
     new_start = ', or start anew from its weights by load_from' if resumed else ''
     raise UserError(
         f'{checkpoint.path}: the checkpoint does not fit the model of this config: {problem}. Use '

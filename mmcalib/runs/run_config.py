@@ -55,11 +55,20 @@ def set_test(cfg: Config, *, split: str = 'test', evaluation: str | None = None)
         cfg: Config of the run, whose work dir is set.
         split: ``'test'`` or ``'val'``.
         evaluation: Name of the evaluation, None for the config's test_evaluator.
+
+    Raises:
+        UserError: If the config has no such evaluation, or no data of the split.
     """
     if evaluation:
         use_evaluation(cfg, evaluation)
     if split == 'val':
         use_validation_split(cfg)
+
+
+def check_test_data(cfg: Config) -> None:
+    """Refuse a config without data for a test: a traceback would say so."""
+    if cfg.get('test_dataloader') is None:
+        raise UserError('the config has no test_dataloader: --split val takes its validation data')
 
 
 def use_evaluation(cfg: Config, name: str) -> None:

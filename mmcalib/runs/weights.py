@@ -12,6 +12,7 @@ from torch import nn
 
 from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.runs.checkpoint import Checkpoint, check_classes, fill
+from mmcalib.runs.checks import building
 from mmcalib.runs.model import model_config
 
 
@@ -47,7 +48,12 @@ def tell_hooks(runner: Runner, checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def build_model(cfg: Config, checkpoints: Sequence[Checkpoint]) -> nn.Module:
-    """Return a config's model with its weights, in evaluation mode, without a Runner."""
-    model = MODELS.build(model_config(cfg))
+    """Return a config's model with its weights, in evaluation mode, without a Runner.
+
+    Raises:
+        UserError: If it cannot be built, or the checkpoints do not fill it.
+    """
+    with building('the model cannot be built: '):
+        model = MODELS.build(model_config(cfg))
     load_weights(model, checkpoints)
     return revert_sync_batchnorm(model).eval()

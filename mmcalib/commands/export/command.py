@@ -47,9 +47,10 @@ def export_model(options: ExportOptions) -> None:
     checkpoint = read_checkpoint(find_checkpoint(options.checkpoint))
     cfg = load_config(options.config, options.cfg_options)
     in_scope = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
-    with building('the model cannot be built: '), in_scope:
+    with in_scope:
         model = build_model(cfg, [checkpoint])
-        pixels = random_image(model, options.size) if options.size else first_test_image(cfg)
+        with building('the first image of the test data: '):
+            pixels = random_image(model, options.size) if options.size else first_test_image(cfg)
     network = PredictingNetwork(model, logits=options.logits).eval()
     onnx_file = find_onnx_file(
         network,

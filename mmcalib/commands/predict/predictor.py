@@ -96,13 +96,15 @@ class Predictor:
         self.workers = workers
         load_file, *other_steps = steps_without_labels(loader.get('dataset'))
         in_scope = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
-        with building('the model or its pipeline cannot be built: '), in_scope:
-            self._load_file = Compose([load_file])
-            self._transform = Compose(other_steps)
+        if device is None:
+            device = 'cuda' if torch.cuda.is_available() else 'cpu'
+        with in_scope:
+            with building('the pipeline of the test data cannot be built: '):
+                self._load_file = Compose([load_file])
+                self._transform = Compose(other_steps)
             model = build_model(cfg, checkpoints)
-            if device is None:
-                device = 'cuda' if torch.cuda.is_available() else 'cpu'
-            self.model = model.to(device)
+            with building(f'device {device}: '):
+                self.model = model.to(device)
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
         self.classes = checkpoints[0].classes
@@ -217,7 +219,9 @@ def steps_without_labels(dataset: object) -> list[Mapping]:
     """
     holders = find_pipelines(dataset)
     pipeline = without_labels(holders[0]['pipeline']) if holders else []
-    first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
+    if not pipeline:
+        raise UserError(f'the config has no test_dataloader with a pipeline: {LOADER_HINT}')
+    first = type_name(pipeline[0]['type'])
     if not first.startswith('Load') or not first.endswith('FromFile'):
         raise UserError(
             f"the config's test pipeline starts with {first}, so it reads no image files: "

@@ -36,7 +36,7 @@ from mmcalib.runs.labels import model_label
 from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prepare_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, digest
-from mmcalib.runs.run_config import set_test, set_work_dir
+from mmcalib.runs.run_config import check_test_data, set_test, set_work_dir
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights
 from mmcalib.runs.work_dir import locked
@@ -88,6 +88,7 @@ def config_for_shifts(options: RobustnessOptions) -> Config:
     cfg.launcher = options.launcher
     set_work_dir(cfg, options.work_dir, limit=options.limit)
     set_test(cfg, split=options.split, evaluation=options.evaluation)
+    check_test_data(cfg)
     if not options.work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
     set_test_loader(cfg, options)
