@@ -91,5 +91,6 @@ def _tool(rank, arguments, cwd, environment, log):
     gc.freeze()  # see conftest.py
     if 'quick_toolboxes' in sys.modules:
         sys.modules['quick_toolboxes'].quicken_mmengine(pytest.MonkeyPatch(), ROOT / 'configs')
+        sys.modules['quick_toolboxes'].quicken_runs(pytest.MonkeyPatch())
     sys.argv = [str(tool), *arguments[1:]]
     runpy.run_path(str(tool), run_name='__main__')

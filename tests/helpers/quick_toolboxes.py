@@ -7,6 +7,7 @@ import os
 import time
 from types import SimpleNamespace
 
+import pytest
 from yapf.yapflib import yapf_api
 
 # mmengine formats the text of a config for each file and log that holds it, a third of a short run.
@@ -58,3 +59,45 @@ def quicken_mmengine(monkeypatch, configs):
         localtime=time.localtime,
     )
     monkeypatch.setattr(runner, 'time', clock_by_run)
+
+
+def quicken_runs(monkeypatch):
+    """Replace what runs on the scanned digits repeat.
+
+    - Each split is made once.
+    - Hooks draw empty figures, but where a test takes `inspect.unwrap` of their `_draw`.
+    """
+    from mmcalib.openmmlab.datasets.digits import Digits, DigitScenes
+    from mmcalib.openmmlab.hooks import ConfidenceMapHook, ReliabilityDiagramHook
+
+    cached_samples = {}
+
+    def load_once(load):
+        def load_data_list(dataset):
+            key = type(dataset), dataset.split, dataset.noise
+            if key not in cached_samples:
+                cached_samples[key] = load(dataset)
+            return list(cached_samples[key])
+
+        return load_data_list
+
+    for dataset in (Digits, DigitScenes):
+        monkeypatch.setattr(dataset, 'load_data_list', load_once(dataset.load_data_list))
+    for hook in (ConfidenceMapHook, ReliabilityDiagramHook):
+        monkeypatch.setattr(hook, '_draw', draw_empty_figures(hook._draw))
+
+
+def draw_empty_figures(draw):
+    """Return a hook's `_draw` that has empty figures in place of diagrams and maps."""
+
+    @functools.wraps(draw)
+    def draw_quickly(*arguments):
+        from matplotlib.figure import Figure
+
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            for name in ('draw_reliability', 'draw_confidence_maps'):
+                empty = lambda *_, **__: Figure((1, 1))  # noqa: E731
+                monkeypatch.setattr(f'mmcalib.visualization.{name}', empty)
+            draw(*arguments)
+
+    return draw_quickly

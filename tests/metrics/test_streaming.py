@@ -11,9 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import NAMES, StreamingMetrics, counts, measurement, streaming
+from mmcalib.metrics import NAMES, StreamingMetrics, counts, intervals, measurement, streaming
 from mmcalib.openmmlab.metrics import CalibrationMetric
 
+HALVINGS = 6
 ALL_METRICS = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
 SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), 'binary': (40, 1)}
 
@@ -34,20 +35,26 @@ def probabilities(logits):
     return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
-@pytest.mark.parametrize('size', [1, 3, 1000])
+@pytest.fixture(autouse=True)
+def coarse_intervals():
+    """Find the ends of intervals coarsely; 30 halvings for each take most of the time."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(intervals, 'HALVINGS', HALVINGS)
+        yield
+
+
 @pytest.mark.parametrize('kind', SHAPES)
-def test_stream_any_batches_equals_measure(kind, size):
+def test_stream_any_batches_equals_measure(kind):
     logits, labels = random_batches(kind)
     stream = StreamingMetrics(ALL_METRICS, ignore_index=255, interval=0.9)
-    for batch in zip(logits.split(size), labels.split(size), strict=True):
-        stream.update(*batch)
     expected = mmcalib.measure(
         probabilities(logits.double()), labels, ALL_METRICS, ignore_index=255, interval=0.9
     )
-    assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
-    stream.reset()
-    stream.update(logits, labels)
-    assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    for size in (1, 3, 1000):
+        stream.reset()
+        for batch in zip(logits.split(size), labels.split(size), strict=True):
+            stream.update(*batch)
+        assert stream.compute() == pytest.approx(expected, rel=1e-5, abs=1e-4), size
 
 
 @pytest.mark.parametrize('rows', [4096, 20])
@@ -255,6 +262,7 @@ def rank_values(kind, protocol, limit, images, **options):
     """Return the values of a stream that gets some images, and those over groups of maps."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
+        monkeypatch.setattr(intervals, 'HALVINGS', HALVINGS)  # Forked processes have no fixtures.
         stream = StreamingMetrics(
             ALL_METRICS, ignore_index=255, interval=0.9, protocol=protocol, **options
         )
@@ -287,6 +295,7 @@ def save_rank_values(rank, folder):
     logits, labels = label_batches()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(streaming, 'ROWS_OF_LABELS', 20)
+        monkeypatch.setattr(intervals, 'HALVINGS', HALVINGS)
         label_batches_of_rank = [*zip(logits.split(7), labels.split(7), strict=True)][rank::2]
         values_by_label = {
             'both': label_values(label_batches_of_rank),
@@ -312,19 +321,22 @@ def save_rank_values(rank, folder):
 
 def test_stream_two_ranks_with_padding_or_without_images_equal_one_process(tmp_path):
     on_ranks(save_rank_values, 2, str(tmp_path))  # The sampler repeats one of an odd number.
+    expected_labels = {
+        interval: label_values([label_batches()], interval=interval) for interval in (None, 0.9)
+    }
+    expected_values = []
+    for case in RANK_CASES:
+        size = SHAPES[case[0]][0]
+        expected_values.append(rank_values(*case, range(size), size=size))
     for rank in range(2):
         for name, actual in torch.load(f'{tmp_path}/labels_{rank}.pt').items():
-            interval = 0.9 if 'interval' in name else None
-            expected = label_values([label_batches()], interval=interval)
+            expected = expected_labels[0.9 if 'interval' in name else None]
             assert actual.keys() == expected.keys()
             for key, value in expected.items():
                 assert actual[key] == pytest.approx(value, abs=1e-6), (name, key)
         for index, actual in enumerate(torch.load(f'{tmp_path}/{rank}.pt')):
-            case = RANK_CASES[index // 2]
-            size = SHAPES[case[0]][0]
-            expected = rank_values(*case, range(size), size=size)
-            for values, expected_values in zip(actual, expected, strict=False):
-                assert values == pytest.approx(expected_values, abs=1e-9), (case, index % 2)
+            for values, expected in zip(actual, expected_values[index // 2], strict=False):
+                assert values == pytest.approx(expected, abs=1e-9), (rank, index)
 
 
 def test_kept_results_are_pickled_without_their_block():
@@ -447,16 +459,15 @@ def test_stream_saved_or_merged_equals_one_that_never_stopped(
     state = reloaded(saved.state_dict(), tmp_path)
     resumed = stream_of(batches[-1:], **options)  # A load forgets these.
     resumed.load_state_dict(state)
-    for stream in (saved, resumed):
-        for batch in batches[half:]:
-            stream.update(*batch)
-        assert_same_values(stream.compute(), expected, rtol=rtol)
+    for batch in batches[half:]:
+        resumed.update(*batch)
+    assert_same_values(resumed.compute(), expected, rtol=rtol)
 
-    merged = stream_of(batches[:half], **options)
+    # A stream goes on after its state was taken.
     other = stream_of(batches[half:], **options)
     values_of_other = other.compute()
-    merged.merge(other)
-    assert_same_values(merged.compute(), expected, rtol=rtol)
+    saved.merge(other)
+    assert_same_values(saved.compute(), expected, rtol=rtol)
     assert_same_values(other.compute(), values_of_other)
 
 
@@ -540,7 +551,9 @@ def save_rank_state(rank, folder):
     stream.load_state_dict(torch.load(f'{folder}/state_{rank}.pth', weights_only=True))
     for batch in batches[3:]:
         stream.update(*batch)
-    torch.save(dict(stream.compute()), f'{folder}/values_{rank}.pth')
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(intervals, 'HALVINGS', HALVINGS)
+        torch.save(dict(stream.compute()), f'{folder}/values_{rank}.pth')
 
 
 def test_stream_two_ranks_resumed_equal_one_process(tmp_path):

@@ -1,5 +1,6 @@
 """Diagrams, confidence maps and statistics of tests of untrained networks."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tested import run_config, test_weights
 
 from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.openmmlab.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.openmmlab.hooks.confidence_map_hook import read_pixels
 from mmcalib.runs.run_config import use_validation_split as validate_in_test
 from mmcalib.runs.runner import build_runner
@@ -44,10 +46,17 @@ def drawn(folder):
 
 @pytest.fixture(scope='module')
 def scenes(tmp_path_factory):
-    """The folder of a test of a segmentor, its metrics, and the Runner."""
+    """The folder of a test of a segmentor, its metrics, and the Runner.
+
+    Here the hooks draw, which `quick_toolboxes` leaves out elsewhere.
+    """
     folder = tmp_path_factory.mktemp('scenes')
     runner = build_runner(config('digit_scenes', folder, **SCENES))
-    return folder, test_weights(runner), runner
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for hook in (ConfidenceMapHook, ReliabilityDiagramHook):
+            monkeypatch.setattr(hook, '_draw', inspect.unwrap(hook._draw))
+        metrics = test_weights(runner)
+    return folder, metrics, runner
 
 
 def test_confidence_map_hook_keeps_the_chosen_and_the_worst(scenes):
@@ -56,6 +65,8 @@ def test_confidence_map_hook_keeps_the_chosen_and_the_worst(scenes):
         'confidence_map_0_0', 'confidence_map_10_0', 'confidence_map_5_0',
         'confidence_map_worst_0', f'{DIAGRAMS}_0',
     ]  # fmt: skip
+    for path in folder.rglob('vis_image/*.png'):
+        assert path.stat().st_size > 3000  # An empty figure has 300.
     maps = ConfidenceMaps.load(folder / 'confidence_maps.npz')
     assert [view.index for view in maps.views] == [0, 5, 10]
     bins = CalibrationStatistics.load(folder / 'calibration.npz').image_bins
