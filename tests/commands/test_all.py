@@ -167,10 +167,18 @@ def test_sweep_leaves_summary(run, monkeypatch):
 
 @needs_extra
 def test_test_robustness_and_its_figures(run):
-    run('test_robustness.py', 'mine.py', 'best.pth', '--limit', '1', '--work-dir', 'shifted')
+    severities = [0, 1, 2, 3, 4, 5]
+    num_corruptions = 5
+    if is_segmentation():
+        severities = [0, 3]
+        num_corruptions = 15
+    run(
+        *('test_robustness.py', 'mine.py', 'best.pth', '--limit', 1, '--work-dir', 'shifted'),
+        *('--severities', *severities),
+    )
     (path,) = Path('shifted').glob('*/clean/results.json')
     (model,) = read_runs(path)
-    assert len(model.tests) == (76 if is_segmentation() else 26)
+    assert len(model.tests) == 1 + num_corruptions * (len(severities) - 1)
     for figure in ('boxes', 'lines'):
         out = f'{figure}.png'
         run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out, *COARSE)
@@ -352,7 +360,7 @@ def test_train_config_of_toolbox_elsewhere(config, write, quality, tmp_path):
         assert 'testing the last weights' in log.lower()
         mmpretrain = pytest.importorskip('mmpretrain')
         tools = os.path.relpath(Path(mmpretrain.__file__).parent / '.mim/tools', ROOT / 'tools')
-        log = run_in_subprocess(f'{tools}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
+        log = run_forked(f'{tools}/train.py', 'mine.py', '--work-dir', 'own', cwd=tmp_path)
         assert 'calibration/AECE' in log.strip().splitlines()[-1]
 
 

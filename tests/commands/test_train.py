@@ -33,12 +33,13 @@ _base_ = 'mmcalib::ce/digits.py'
 custom_imports = dict(imports=['mmcalib', 'kills'])
 custom_hooks = [dict(type='KillBeforeSave', number={number})]
 """
+FEW = 'test_dataloader = dict(dataset=dict(indices=50))'
 LOOPS = {
-    'epochs': """
+    'epochs': f"""{FEW}
 train_cfg = dict(max_epochs=4, val_interval=1)
 train_dataloader = dict(dataset=dict(indices=128))
 """,
-    'iterations': """
+    'iterations': f"""{FEW}
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=12, val_interval=3)
 train_dataloader = dict(dataset=dict(indices=128), sampler=dict(type='InfiniteSampler'))
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=3))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import run_in_subprocess
+from forked import run_forked
 from images import write_folders, write_voc
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
@@ -507,10 +508,10 @@ def test_train_two_processes_error_names_image_once(name, tmp_path, free_port):
         train_dataloader__sampler__shuffle=False,
     )
     cfg.dump(tmp_path / 'masks.py')
-    output = run_in_subprocess(
-        'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test',
-        '--cfg-options', 'randomness.deterministic=False', cwd=tmp_path, check=False,
-        PORT=free_port,
+    output = run_forked(
+        'train.py', tmp_path / 'masks.py', '--work-dir', 'run', '--no-test',
+        '--cfg-options', 'randomness.deterministic=False',
+        cwd=tmp_path, ranks=2, port=free_port, check=False,
     )  # fmt: skip
     (error,) = lines_with(output, 'error:')
     assert f'SegmentationClass/{name}.png' in error
@@ -541,8 +542,8 @@ def test_train_two_processes_refuse_and_warn_once(tmp_path, free_port):
 
 
 def test_train_two_processes_unknown_option_refused_once(tmp_path, free_port):
-    output = run_in_subprocess(
-        'dist_train.sh', 'mine.py', 2, '--lmit', 3, cwd=tmp_path, check=False, PORT=free_port
+    output = run_forked(
+        'train.py', 'mine.py', '--lmit', 3, cwd=tmp_path, ranks=2, port=free_port, check=False
     )
     assert output.count('usage: ') == 1
     assert output.count('error: ') == 1
