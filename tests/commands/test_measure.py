@@ -405,9 +405,9 @@ def test_measure_mistake_is_one_line(line, run, files):
     write_table('one_name.csv', ['p_cat'], [[0.5], [0.2]], ['p_cat', 'dog'])
     np.savez('objects.npz', probs=np.array([None, 1]), labels=np.array([0, 1]))
     np.savez('zeros.npz', probs=[[0.0, 1.0], [0.1, 0.9], [0.4, 0.6]], labels=[1, 1, 0])
-    run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 'four.json')
-    named = ('--calibrate', 'temperature', '--out', 'names.json')
-    run('measure.py', 'names.csv', *COLUMNS, *named)
+    for scaler, source in (('four.json', ['probs.npz']), ('names.json', ['names.csv', *COLUMNS])):
+        if scaler in line:
+            run('measure.py', *source, '--calibrate', 'temperature', '--out', scaler)
     write_table('rows.csv', ['rat', 'rog', 'row', 'rig'], np.full((2, 4), 0.25), [0, 1])
     np.savez('several.npz', probs=np.full((3, 4), 0.5), labels=np.eye(3, 4, dtype=int))
     output = run('measure.py', *line.split(), code=2)
