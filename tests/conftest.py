@@ -17,6 +17,7 @@ def quick_mmengine():
     with pytest.MonkeyPatch.context() as monkeypatch:
         if 'quick_toolboxes' in sys.modules:
             sys.modules['quick_toolboxes'].quicken_mmengine(monkeypatch, ROOT / 'configs')
+            sys.modules['quick_toolboxes'].quicken_seeds(monkeypatch)
             sys.modules['quick_toolboxes'].quicken_runs(monkeypatch)
         yield
 
