@@ -245,3 +245,20 @@ def unchanged_randomness() -> Iterator[None]:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None) -> Iterator[None]:
+    """Draw from a seed on the CPU and on a device, whose random numbers then go on as before.
+
+    ``torch.manual_seed`` would seed the generators of all devices, which nothing puts back.
+    """
+    is_gpu = device is not None and device.type == 'cuda'
+    with torch.random.fork_rng([device] if is_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if is_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        elif device is not None and device.type == 'mps':
+            torch.mps.manual_seed(seed)
+        yield

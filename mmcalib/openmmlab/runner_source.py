@@ -36,7 +36,7 @@ from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatch, KeptBatches
 from mmcalib.predictions.progress import progress
-from mmcalib.tensors import SUM_TOLERANCE, at_least_single
+from mmcalib.tensors import SUM_TOLERANCE, at_least_single, seeded
 
 
 @dataclass
@@ -217,8 +217,7 @@ def predictor(
 
     def predict(batch: Any) -> PredictedBatch:
         device = next(model.parameters()).device
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == 'cuda' else []):
-            torch.manual_seed(0)
+        with torch.no_grad(), seeded(0, device):
             samples = model.val_step(batch)
         logits = head_logits.copy()
         head_logits.clear()

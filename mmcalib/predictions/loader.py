@@ -28,7 +28,7 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.kept_batches import KeptBatches
 from mmcalib.predictions.model_inputs import Inputs, copy_inputs, forward_signature, run_model
 from mmcalib.predictions.progress import progress
-from mmcalib.tensors import on_float64_device, plain_tensor, unchanged_randomness
+from mmcalib.tensors import on_float64_device, plain_tensor, seeded, unchanged_randomness
 
 
 def read_loader(
@@ -146,10 +146,7 @@ class BatchReader:
 
     def predict(self, inputs: Inputs) -> Tensor:
         """Return the logits of inputs, on a device that has float64."""
-        is_on_gpu = self.device is not None and self.device.type == 'cuda'
-        devices = [self.device] if is_on_gpu else []
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(0)
+        with torch.no_grad(), seeded(0, self.device):
             output = run_model(self.model, copy_inputs(inputs, self.device))
             return on_float64_device(plain_tensor(find_logits(output, self.logits)))
 

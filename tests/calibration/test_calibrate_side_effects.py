@@ -57,6 +57,17 @@ def test_calibrate_random_states_are_as_before(method):
     assert next_random_numbers() == expected
 
 
+def test_calibrate_of_a_cpu_model_leaves_the_seeds_of_gpus(monkeypatch):
+    """They are kept until a GPU is used first, whose training would then always draw the same."""
+    network, inputs, labels = make_data()
+    seeds = []
+    for name in ('manual_seed', 'manual_seed_all'):
+        monkeypatch.setattr(torch.cuda, name, seeds.append)
+    mmcalib.calibrate(network, make_loader(inputs, labels), method='ets')
+    mmcalib.evaluate(network, make_loader(inputs, labels))
+    assert seeds == []
+
+
 FAILING_CALLS = {
     'calibrate_method_of_other_head': dict(method='platt'),
     'calibrate_labels_out_of_range': dict(label=9),

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from mmcalib.tensors import seeded
+
 
 def dropout_layers(model: nn.Module) -> list[nn.Module]:
     """Return the dropout layers of a model with a probability above 0.
@@ -32,8 +34,7 @@ def random_dropout(model: nn.Module, seed: int, device: torch.device) -> Iterato
     """
     layers = dropout_layers(model)
     were_training = [layer.training for layer in layers]
-    with torch.random.fork_rng([device] if device.type == 'cuda' else []):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         try:
             for layer in layers:
                 layer.training = True
