@@ -170,7 +170,8 @@ def test_register_by_custom_imports_or_by_a_call_registers_all(code, tmp_path):
 # Runs each order of imports in a fork of a process that has what takes seconds, but not mmengine.
 ORDERS = """
 import os, sys
-import cv2, matplotlib.pyplot, scipy, sklearn, torch, torchvision
+import cv2, matplotlib.pyplot, rich.progress, scipy, sklearn, tabulate, torch, torchvision, wcwidth
+import yapf.yapflib.yapf_api
 assert not {'mmengine', 'mmcalib'} & set(sys.modules)
 USE = '''
 metric = METRICS.build(dict(type='ECE', num_bins=25))
