@@ -161,8 +161,8 @@ def test_sweep_leaves_summary(run, monkeypatch):
     assert 'chosen' in output
     *_, file_line = output.splitlines()
     folder = Path(file_line.removeprefix('Files: ').partition(',')[0]).parent
-    for name in ('sweep.json', 'sweep.md', 'sweep.png', 'sweep.pdf'):
-        assert (folder / name).is_file()
+    for suffix, num_bytes in (('json', 500), ('md', 100), ('png', 3000), ('pdf', 3000)):
+        assert (folder / f'sweep.{suffix}').stat().st_size > num_bytes
 
 
 @needs_extra

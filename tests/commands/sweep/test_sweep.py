@@ -14,6 +14,7 @@ import pytest
 import torch
 from commands import ROOT, run_in_process
 from drawings import statistics, table
+from matplotlib.figure import Figure
 
 from mmcalib.cli.sweep import SweepOptions
 from mmcalib.commands.sweep.jobs import job_environment, run_jobs
@@ -67,8 +68,12 @@ content = dict(experiment='mbls/digits', split=split, model=model,
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, capsys):
-    """Function that sweeps the margin in the folder `work`, and returns the output."""
+    """Function that sweeps the margin in the folder `work`, and returns the output.
+
+    Its figure is empty; commands/test_all.py has the true one.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('mmcalib.commands.sweep.command.draw_sweep', lambda _: Figure((1, 1)))
     script = tmp_path / 'stand_in.py'
     script.write_text(STAND_IN)
 
@@ -427,7 +432,7 @@ def test_sweep_image_bins_give_interval_of_ece(sweep):
     low = row['val'][0]['calibration/ECE_low']
     high = row['val'][0]['calibration/ECE_high']
     assert 0 < low < calibration_error(test_statistics.bins(10)).item() < high
-    assert all(Path(f'work/sweep.{suffix}').stat().st_size > 1000 for suffix in ('png', 'pdf'))
+    assert all(Path(f'work/sweep.{suffix}').is_file() for suffix in ('png', 'pdf'))
 
 
 def write_image_bins(value, confidence, *, num_images=200):
