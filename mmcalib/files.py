@@ -11,7 +11,7 @@ import secrets
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -70,13 +70,15 @@ def experiment_name(config_path: str) -> str:
     return path.name
 
 
-def check_writable(path: str | Path) -> None:
+def check_writable(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     """Raise a UserError that names the file if it cannot be written, as on a full disk.
 
     It prevents the loss of hours: a run asks before it begins. The folder of the file may be
-    missing, and is not made.
+    missing, and is not made. Nor is it one of the `inputs`, whose content would be lost.
     """
     path = Path(path)
+    if path.exists() and any(Path(other).exists() and path.samefile(other) for other in inputs):
+        raise UserError(f'{path} is read, and would be overwritten: name another file')
     if os.path.isdir(path):
         raise UserError(f'{path} is a folder: name a file')
     folder = next(parent for parent in path.absolute().parents if parent.exists())

@@ -288,6 +288,12 @@ TABLE = {
                 m.scores is not None and m.scores.ndim > 2 and len({*m.scores.shape[1:]}) == 1
             ),
         ),
+        Row(
+            'rounded',
+            'if they are rounded, divide each row by its sum; else give the softmax over all '
+            'classes',
+            lambda m: m.facts.get('is_rounded', False),
+        ),
         Row('no softmax', 'give the softmax over all classes'),
     ],
     'logits': [

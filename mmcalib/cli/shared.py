@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,18 @@ class ConfigOptions(Action):
             DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
         except AssertionError as error:
             raise ArgumentError(self, str(error)) from error
+        for value in values:
+            key, _, text = value.partition('=')
+            if ' ' not in re.sub(r' *([,()\[\]]) *', r'\1', text.strip()):
+                continue
+            if text.startswith(('[', '(')):
+                raise ArgumentError(
+                    self,
+                    f'{value!r} has a space, which would be lost: write a config with this one as '
+                    '_base_',
+                )
+            # mmengine takes the spaces out, and a path is another one then.
+            getattr(namespace, self.dest)[key] = text.strip('"\'')
 
 
 def parse_options(options: list[str]) -> dict:

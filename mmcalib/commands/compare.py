@@ -36,7 +36,7 @@ def compare_files(options: CompareOptions) -> int:
     """Print the differences of two models' metrics, and return 1 if a requirement is not met."""
     requirements = [parse_requirement(text) for text in options.require or ()]
     if options.json is not None:
-        check_writable(options.json)
+        check_writable(options.json, options.files)
     a, b = read_sides(options)
     for side in (a, b):
         check_kind(side)
@@ -105,7 +105,7 @@ def names_in(file: str, names: dict[str, Any]) -> dict[str, Any]:
     if not names['predictions'] or Path(file).suffix.lower() != '.npz':
         return names
     keys = set(open_columns(file).arrays)
-    if not {PROBS, LABELS} <= keys <= {PROBS, LABELS, GROUPS} or PROBS in names['predictions']:
+    if not {PROBS} <= keys <= {PROBS, LABELS, GROUPS} or PROBS in names['predictions']:
         return names
     groups = GROUPS if names['groups'] and GROUPS in keys else None
     return {'predictions': (), 'labels': (), 'groups': groups, 'are_logits': False}

@@ -26,6 +26,7 @@ from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import (
     OF_PROBABILITY,
     Requirement,
+    gap_warnings,
     misses_probability,
     parse_requirement,
     probability_warning,
@@ -41,6 +42,7 @@ from mmcalib.predictions.files import (
     open_columns,
     read_predictions,
 )
+from mmcalib.tensors import check_probabilities, check_range
 
 DIAGRAM_SUFFIXES = ('.png', '.pdf', '.svg')
 BATCH_SIZE = 4096
@@ -65,6 +67,7 @@ def measure_files(options: MeasureOptions) -> int:
     )
     check_kind(stored)
     if options.scaler is not None:
+        check_values(stored)
         stored = scale_stored(stored, options.scaler)
         write_scaled(stored, options)
         if stored.labels is None:
@@ -76,6 +79,8 @@ def measure_files(options: MeasureOptions) -> int:
     measured = measure_stored(stored, metrics, options)
     print(measured)
     write_measurement(options, measured, requirements)
+    for warning in gap_warnings(requirements):
+        print(warning, file=sys.stderr)
     if lacks_probability:
         print(probability_warning(measured), file=sys.stderr)
     if options.calibrate is None:
@@ -91,10 +96,11 @@ def measure_files(options: MeasureOptions) -> int:
 
 
 def check_outputs(options: MeasureOptions) -> None:
-    """Refuse files that cannot be written, before hours of a fit."""
+    """Refuse files that cannot be written, before hours of a fit, and those that are read."""
+    inputs = [*options.files, *filter(None, [options.scaler])]
     for path in (options.json, options.diagram, options.out):
         if path is not None:
-            check_writable(path)
+            check_writable(path, inputs)
     if options.diagram is not None and Path(options.diagram).suffix not in DIAGRAM_SUFFIXES:
         raise UserError(f'--diagram {options.diagram}: name a {", ".join(DIAGRAM_SUFFIXES)} file')
 
@@ -200,6 +206,19 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
     return True
 
 
+def check_values(stored: StoredPredictions) -> None:
+    """Refuse values that are no predictions, as a measurement does, which may lack labels here."""
+    values = torch.as_tensor(stored.values)
+    if stored.are_logits:
+        num_nan = int(values.isnan().sum())
+        if num_nan:
+            raise UserError(f'{num_nan:,} of {values.numel():,} logits are NaN')
+    elif values.ndim == 1 or values.shape[1] == 1 or stored.are_of_sigmoids:
+        check_range(values, 'the predictions')
+    else:
+        check_probabilities(values.T, 'the predictions')
+
+
 def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
     """Return the probabilities of stored predictions by the scaling in a file.
 
@@ -263,7 +282,7 @@ def write_table(stored: StoredPredictions, files: Sequence[str], out: str) -> No
             raise UserError(f'{files[0]} has the column {new_name} already: leave it out')
         table[new_name] = column
     with whole_file(out) as temporary, open(temporary, 'w', newline='', encoding='utf-8') as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator='\n')
         writer.writerow(table)
         writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
 

@@ -81,7 +81,7 @@ def parse_requirement(text: str) -> Requirement:
         UserError: If it cannot be read, or there is no such metric.
     """
     named = text.replace('ECE of P(y = 1)', 'ClasswiseECE')  # as tables of two classes show it
-    match = re.fullmatch(r'\s*([\w.-]+?)\s*([<>])\s*(\S+)\s*', named)
+    match = re.fullmatch(r'\s*([\w.@-]+?)\s*([<>])\s*(\S+)\s*', named)
     try:
         limit = float(match[3]) if match else float('nan')
     except ValueError:
@@ -120,6 +120,18 @@ def unmet(
     """Return why values do not meet requirements, a line for each that they do not."""
     failures = [requirement.failure(values) for requirement in requirements]
     return [failure for failure in failures if failure is not None]
+
+
+def gap_warnings(requirements: Sequence[Requirement]) -> list[str]:
+    """Return what a limit of the signed gap lets pass, where the other side has none."""
+    limits = {requirement.is_upper for requirement in requirements if requirement.metric == 'gap'}
+    if len(limits) != 1:
+        return []
+    kinds = ('under', '>-') if True in limits else ('over', '<')
+    return [
+        f'gap has a sign, so that no limit is set to {kinds[0]}-confidence: add --require '
+        f'"gap{kinds[1]}3", or limit gap_size.'
+    ]
 
 
 def misses_probability(requirements: Sequence[Requirement]) -> bool:

@@ -40,6 +40,7 @@ from mmcalib.openmmlab.hooks.head_options_hook import set_head_options
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import check_validations
 from mmcalib.openmmlab.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
+from mmcalib.openmmlab.same_data import sample_ids
 from mmcalib.runs.checkpoint import check_classes, class_names
 from mmcalib.runs.missing_data import missing_data_message
 from mmcalib.tensors import unchanged_randomness
@@ -100,14 +101,13 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
         UserError: For the first error.
     """
     model = innermost(runner.model)
-    classes = classes_of_head(model)
     loops = {split: getattr(runner, f'{split}_loop') for split in present_splits(runner, splits)}
     first_loop = next(iter(loops.values()), None)
     for split, loop in loops.items():
         if split != 'train':
             check_all_samples(split, loop.dataloader)
         check_metrics(split, loop, model)
-        check_samples(split, loop, classes, first_loop)
+        check_samples(split, loop, model, first_loop)
     if 'train' in loops:
         if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy.
             with building('optim_wrapper: '):
@@ -116,6 +116,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
         check_learning(runner, model)
         check_targets(model)
         check_padding(model)
+        warn_of_training_images(loops)
 
 
 def check_amp() -> None:
@@ -150,7 +151,7 @@ def check_all_samples(split: str, loader: DataLoader) -> None:
         )
 
 
-def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLoop) -> None:
+def check_samples(split: str, loop: BaseLoop, model: nn.Module, first: BaseLoop) -> None:
     """Refuse no samples, other classes than those of the training, and a sample that breaks.
 
     Classes that the head has no logit for, and logits that no sample trains, give a wrong number; a
@@ -159,10 +160,11 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
     Args:
         split: Name of the split.
         loop: Loop with its data.
-        classes: Number of classes of the head, None if it does not say.
+        model: The model.
         first: Loop of the run's first split, which trains where the run does.
     """
     dataset = loop.dataloader.dataset
+    classes = classes_of_head(model)
     if not len(dataset):
         raise UserError(f'the {split} data have no samples')
     check_class_names(split, dataset)
@@ -175,7 +177,9 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
         )
     trained_names = class_names(first.dataloader.dataset)
     check_classes(trained_names, names, f'the training and the {split} set')
-    check_listed_files(split, dataset)
+    metrics = [] if split == 'train' else loop.evaluator.metrics
+    unseen = any(isinstance(metric, OODMetric) for metric in metrics)
+    check_listed_samples(split, dataset, model, unseen=unseen)
     if split == 'train':  # Its transforms are random, and may be a GPU's.
         return
     name_samples(dataset)
@@ -186,12 +190,37 @@ def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLo
             raise UserError(f'the {split} data: {error.reason}') from error
 
 
-def check_listed_files(split: str, dataset: object) -> None:
-    """Refuse lists of files that are missing or empty, an error after hours.
+def warn_of_training_images(loops: Mapping[str, BaseLoop]) -> None:
+    """Warn of evaluated images that are trained on too, a wrong number."""
+    if not is_main_process():
+        return
+    images = {}
+    for split, loop in loops.items():
+        images[split] = {sample.key for sample in sample_ids(loop.dataloader.dataset)}
+    for split in loops.keys() - {'train'}:
+        num_shared = len(images[split] & images['train'])
+        if num_shared:
+            print_log(
+                f'{num_shared:,} of the {len(images[split]):,} {split} images are training images '
+                'too, on which figures are too good: take others',
+                'current',
+                logging.WARNING,
+            )
+
+
+def check_listed_samples(split: str, dataset: object, model: nn.Module, *, unseen: bool) -> None:
+    """Refuse lists of files that are missing or empty, and of labels of no class: lost hours.
 
     The first process looks for them, at evenly spaced samples of a large data set, since a file on
     a server takes a millisecond. A data set without a list was read from its folder.
+
+    Args:
+        split: Name of the split.
+        dataset: Its data.
+        model: The model.
+        unseen: Whether images of other classes are measured too.
     """
+    num_classes, ignored_labels = trainable_labels(model)
     if not is_main_process():
         return
     for part in with_inner_datasets(dataset):
@@ -201,12 +230,19 @@ def check_listed_files(split: str, dataset: object) -> None:
         problems = []
         step = -(-len(part) // MOST_LISTED)
         for index in range(0, len(part), step):
-            files = sample_files(part.get_data_info(index))
-            problems += [problem for path in files.values() if (problem := file_problem(path))]
+            sample = part.get_data_info(index)
+            paths = list(sample_files(sample).values())
+            problems += [problem for path in paths if (problem := file_problem(path))]
+            label = sample.get('gt_label')
+            if unseen or not num_classes or not isinstance(label, int) or label in ignored_labels:
+                continue
+            if not 0 <= label < num_classes:
+                name = paths[0] if paths else f'sample {index}'
+                problems.append(f'{name} has the label {label}, of {num_classes} classes')
         if problems:
             raise UserError(
-                f'the {split} data: {problems[0]}, which {part.ann_file} lists, and '
-                f'{len(problems) - 1:,} more are missing or empty: add them, or shorten the list'
+                f'the {split} data: {len(problems):,} of the samples that {part.ann_file} lists '
+                f'cannot be used, the first since {problems[0]}: mend them, or shorten the list'
             )
 
 
@@ -486,7 +522,8 @@ def building(start: str) -> Iterator[None]:
 
 def error_reason(error: Exception) -> str:
     """Return why a part of a config cannot be built."""
-    reason = str(error.args[0] if error.args else error)
+    has_one_text = error.args and not isinstance(error, OSError)  # which begins with a number
+    reason = str(error.args[0] if has_one_text else error)
     if 'need at least one array to concatenate' in reason:  # from numpy, in mmengine's datasets
         return 'there are no samples'
     if isinstance(error, TypeError) and 'unexpected keyword argument' in reason:

@@ -16,6 +16,7 @@ from commands import ROOT
 from mmcalib import __main__, __version__, choices
 from mmcalib.cli.options import REQUIRED, Options, option, positional
 from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.shared import parse_options
 from mmcalib.members import find_checkpoint
 from mmcalib.metrics import protocols
 from mmcalib.posthoc import SCALERS, affine
@@ -83,6 +84,7 @@ REFUSED = {
     ),
     f'train.py {CE} --cfg-options model.head': 'argument --cfg-options: takes KEY=VALUE',
     f'train.py {CE} --cfg-options =3': 'takes KEY=VALUE',
+    f'train.py {CE} --cfg-options "a=[b c]"': "'a=[b c]' has a space, which would be lost: write a",
     f"train.py {CE} --cfg-options 'a=[1,(2]'": 'Imbalanced brackets',
     f'train.py {CE} --cfg-options "a=[dict(b=1)]"': 'takes no dict',
     f'train.py {CE} --cfg-options a={{}}': 'takes no dict',
@@ -318,3 +320,9 @@ def test_slurm_train_asks_for_nodes_that_exist(environment, gpus_on_node, tasks,
     assert f'--ntasks={tasks}' in arguments
     assert f'--ntasks-per-node={gpus_on_node}' in arguments
     assert arguments[-6:] == ['config.py', '--work-dir', 'work', '--launcher', 'slurm', '--no-test']
+
+
+def test_cfg_options_keep_the_spaces_of_a_text():
+    assert parse_options(['a=/my images/b.txt', "b='c d'", 'e=[1, 2]', 'f=( 3 ,4)', 'g= 5']) == {
+        'a': '/my images/b.txt', 'b': 'c d', 'e': [1, 2], 'f': (3, 4), 'g': 5
+    }  # fmt: skip

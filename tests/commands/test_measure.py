@@ -288,6 +288,52 @@ def test_measure_scaler_adds_columns_to_the_table(run, files, probs):
     assert 'no table whose rows' in run('measure.py', 'probs.npz', *options.split()[2:], code=2)
 
 
+@pytest.mark.parametrize(
+    ('file', 'values', 'message'),
+    [
+        ('nan.csv', [0.4, 0.3, 0.3, np.nan], 'values outside [0, 1], such as nan'),
+        ('sum.csv', [0.5, 0.3, 0.2, 0.3], 'rows that do not sum to 1, such as 1.3'),
+        ('round.csv', [0.33, 0.33, 0.33, 0.0], 'if they are rounded, divide each row by its sum'),
+    ],
+)
+def test_measure_scaler_refuses_what_a_measurement_refuses(file, values, message, run, files):
+    run('measure.py', 'names.csv', *COLUMNS, '--calibrate', 'temperature', '--out', 's.json')
+    rows = [[0.25] * 4, values]
+    write_table(file, [f'p_{name}' for name in NAMES], rows, ['cat', 'dog'])
+    scale = ('--predictions', 'p_*', '--scaler', 's.json', '--out', 'new.csv')
+    assert message in run('measure.py', file, *scale, code=2)
+    assert message in run('measure.py', file, *COLUMNS, code=2)
+    assert not Path('new.csv').exists()
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'measure.py probs.npz --json ./probs.npz',
+        'measure.py probs.npz --scaler s.json --out probs.npz',
+        'measure.py probs.npz --scaler s.json --json s.json',
+        'compare.py probs.npz logits.npz --json logits.npz',
+    ],
+)
+def test_file_that_is_read_is_not_overwritten(line, run, files):
+    run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 's.json')
+    before = {path: path.read_bytes() for path in files.iterdir()}
+    assert 'is read, and would be overwritten' in run(*line.split(), code=2)
+    assert {path: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_measure_require_gap_of_one_side_says_so(run, files):
+    open_side = run('measure.py', 'probs.npz', '--require', 'gap<99')
+    assert 'no limit is set to under-confidence: add --require "gap>-3"' in open_side
+    both = run('measure.py', 'probs.npz', '--require', 'gap<99', '--require', 'gap>-99')
+    assert 'no limit' not in both
+
+
+def test_measure_requires_risk_at_coverage(run, files):
+    line = ('measure.py', 'probs.npz', '--require', 'risk@coverage_0.8<0.1')
+    assert 'risk@coverage_0.8<0.1 is not met' in run(*line, code=1)
+
+
 def test_measure_boolean_texts_are_labels_of_two_classes(run, files, probs, labels):
     write_table('bool.csv', ['p'], probs[:, :1], labels == 0)
     named = ('--predictions', 'p', '--labels', 'label')

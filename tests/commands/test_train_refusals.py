@@ -278,9 +278,47 @@ def test_train_listed_file_that_is_missing_is_named(split, folder, tmp_path):
     names = (tmp_path / f'VOC2012/ImageSets/Segmentation/{split}.txt').read_text().split()
     (last,) = (tmp_path / 'VOC2012' / folder).glob(f'{names[-1]}.*')
     last.unlink()
-    expected = f'the {split} data: there is no file {last}, which .*{split}.txt lists, and 0 more'
+    expected = (
+        f'the {split} data: 1 of the samples that .*{split}.txt lists cannot be used, the first '
+        f'since there is no file {last}'
+    )
     with pytest.raises(UserError, match=expected):
         train_and_test(cfg, test=False)
+
+
+def listed(root, name, last_label):
+    """Return the data of a list of ten images, of which the last has a given label."""
+    labels = [*range(9), last_label]
+    lines = [f'class_{index}/0.jpg {label}' for index, label in enumerate(labels)]
+    (root / name).write_text('\n'.join(lines) + '\n')
+    steps = [LOAD[0], dict(type='Resize', scale=(8, 8)), LOAD[1]]
+    return dict(
+        type='CustomDataset', data_root=str(root), ann_file=name, pipeline=steps,
+        metainfo=dict(classes=[str(digit) for digit in range(10)]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+def test_train_label_of_no_class_in_a_list_is_named(split, tmp_path):
+    """That of the test is read after hours."""
+    root = write_folders(tmp_path / 'images', per_class=1)
+    cfg = small_config(tmp_path / 'run')
+    cfg[f'{split}_dataloader'].dataset = listed(root, 'bad.txt', 77)
+    message = rf'the {split} data: 1 of .*bad.txt lists .*class_9/0.jpg has the label 77, of 10 '
+    with pytest.raises(UserError, match=message):
+        train_and_test(cfg)
+
+
+def test_train_evaluated_images_that_are_trained_on_are_counted(tmp_path):
+    root = write_folders(tmp_path / 'images', per_class=1)
+    cfg = small_config(tmp_path / 'run')
+    cfg.model.data_preprocessor = dict(mean=[0], std=[255])
+    cfg.model.backbone.in_channels = 3
+    cfg.train_dataloader.dataset = cfg.val_dataloader.dataset = listed(root, 'all.txt', 9)
+    train_and_test(cfg, test=False)
+    (log,) = (tmp_path / 'run').rglob('*.log')
+    (line,) = lines_with(log.read_text(), 'are training images too')
+    assert '10 of the 10 val images' in line
 
 
 @pytest.mark.parametrize(
