@@ -20,6 +20,7 @@ from mmcalib.posthoc import TemperatureScaler
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(12, 3, generator=GENERATOR)
 LABELS = torch.arange(12) % 3
+ROUNDED = 0.98 * ROWS.softmax(1)
 MAPS = torch.randn(2, 3, 8, 9, generator=GENERATOR)
 MASKS = torch.randint(3, (2, 8, 9), generator=GENERATOR)
 ONE_HOT = nn.functional.one_hot(MASKS, 3)
@@ -199,6 +200,10 @@ EXAMPLES = {
     'no softmax, or classes last': (
         lambda: measure(SQUARE.softmax(-1), SQUARE[:, 0].argsort()),
         lambda: measure(SQUARE.softmax(-1).movedim(-1, 1), SQUARE[:, 0].argsort()),
+    ),
+    'rounded': (
+        lambda: measure(ROUNDED, LABELS),
+        lambda: measure(ROUNDED / ROUNDED.sum(1, keepdim=True), LABELS),
     ),
     'no softmax': (
         lambda: measure(ROWS.sigmoid(), LABELS),

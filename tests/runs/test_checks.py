@@ -80,10 +80,12 @@ def test_check_samples_keeps_random_state():
 
     dataset = DATASETS.build(dict(type='Digits', split='val', pipeline=[]))
     dataset.pipeline.transforms.append(draw_numbers)
-    loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=dataset))
+    loop = SimpleNamespace(
+        dataloader=SimpleNamespace(dataset=dataset), evaluator=Evaluator([ACCURACY])
+    )
     python_state = random.getstate()
     torch_state = torch.get_rng_state()
-    check_samples('test', loop, None, loop)
+    check_samples('test', loop, torch.nn.Identity(), loop)
     assert random.getstate() == python_state
     assert torch.equal(torch.get_rng_state(), torch_state)
 
