@@ -77,7 +77,7 @@ def check_writable(path: str | Path, inputs: Iterable[str | Path] = ()) -> None:
     missing, and is not made. Nor is it one of the `inputs`, whose content would be lost.
     """
     path = Path(path)
-    if path.exists() and any(Path(other).exists() and path.samefile(other) for other in inputs):
+    if os.path.exists(path) and any(os.path.samefile(path, o) for o in inputs if os.path.exists(o)):
         raise UserError(f'{path} is read, and would be overwritten: name another file')
     if os.path.isdir(path):
         raise UserError(f'{path} is a folder: name a file')
