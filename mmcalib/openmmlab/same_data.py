@@ -63,15 +63,16 @@ class SampleId(NamedTuple):
     group: Hashable | None
 
 
-def sample_ids(dataset: object) -> list[SampleId]:
+def sample_ids(dataset: object, *, follow_links: bool = True) -> list[SampleId]:
     """Return the identity of each sample of a dataset, in its order, through all wrappers.
 
     A file that a list names twice is one image, unless the samples differ in more than their labels
     and paths, such as in the number of a page or of a frame. A sample without a file and without
     content, such as one that a dataset makes, is known by its index in the dataset object that
-    makes it.
+    makes it. Links cost a look at each file.
     """
-    return _through_wrappers(dataset, _unwrapped_sample_ids, _unknown_sample_ids)
+    leaf = partial(_unwrapped_sample_ids, follow_links=follow_links)
+    return _through_wrappers(dataset, leaf, _unknown_sample_ids)
 
 
 def copy_groups(dataset: object) -> Tensor | None:
@@ -82,8 +83,7 @@ def copy_groups(dataset: object) -> Tensor | None:
     Returns:
         ``(n,)`` int64, numbered in the order of the first samples; or None.
     """
-    leaf = partial(_unwrapped_sample_ids, follow_links=False)
-    samples = _through_wrappers(dataset, leaf, _unknown_sample_ids)
+    samples = sample_ids(dataset, follow_links=False)
     groups = group_numbers([sample.key for sample in samples], len(samples))
     return None if len(groups.unique()) == len(groups) else groups
 
