@@ -284,7 +284,8 @@ def test_measure_scaler_adds_columns_to_the_table(run, files, probs):
     expected = load_scaler('s.json').predict_proba(np.log(probs))
     for name, column in zip(NAMES, expected.T, strict=True):
         assert after[f'calibrated_p_{name}'].astype(float) == pytest.approx(column, abs=1e-9)
-    assert 'has the column calibrated_p_' in run('measure.py', 'new.csv', *options.split(), code=2)
+    again = options.replace('new.csv', 'newer.csv').split()
+    assert 'has the column calibrated_p_' in run('measure.py', 'new.csv', *again, code=2)
     assert 'no table whose rows' in run('measure.py', 'probs.npz', *options.split()[2:], code=2)
 
 
