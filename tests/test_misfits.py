@@ -20,7 +20,7 @@ from mmcalib.posthoc import TemperatureScaler
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(12, 3, generator=GENERATOR)
 LABELS = torch.arange(12) % 3
-ROUNDED = 0.98 * ROWS.softmax(1)
+ROUNDED = 0.985 * ROWS.softmax(1)
 MAPS = torch.randn(2, 3, 8, 9, generator=GENERATOR)
 MASKS = torch.randint(3, (2, 8, 9), generator=GENERATOR)
 ONE_HOT = nn.functional.one_hot(MASKS, 3)

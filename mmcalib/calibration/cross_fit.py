@@ -66,7 +66,7 @@ def fit_scaler(scaler: LogitScaler, rows: ImagePredictions) -> Scaler:
     if rows.several_labels:
         return fit_labels(scaler, rows)
     fitted = deepcopy(scaler)
-    fitted.fit_unordered(rows.logits, rows.labels, rows.images)
+    fitted.fit_unchecked(rows.logits, rows.labels, rows.images)
     return fitted
 
 

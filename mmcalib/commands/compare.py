@@ -105,7 +105,8 @@ def names_in(file: str, names: dict[str, Any]) -> dict[str, Any]:
     if not names['predictions'] or Path(file).suffix.lower() != '.npz':
         return names
     keys = set(open_columns(file).arrays)
-    if not {PROBS} <= keys <= {PROBS, LABELS, GROUPS} or PROBS in names['predictions']:
+    is_of_measure = PROBS in keys and keys <= {PROBS, LABELS, GROUPS}
+    if not is_of_measure or PROBS in names['predictions']:
         return names
     groups = GROUPS if names['groups'] and GROUPS in keys else None
     return {'predictions': (), 'labels': (), 'groups': groups, 'are_logits': False}

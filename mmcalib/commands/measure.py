@@ -26,7 +26,7 @@ from mmcalib.metrics.measurement import DEFAULT_METRICS, TWO_CLASS_METRICS
 from mmcalib.metrics.requirements import (
     OF_PROBABILITY,
     Requirement,
-    gap_warnings,
+    gap_warning,
     misses_probability,
     parse_requirement,
     probability_warning,
@@ -67,7 +67,6 @@ def measure_files(options: MeasureOptions) -> int:
     )
     check_kind(stored)
     if options.scaler is not None:
-        check_values(stored)
         stored = scale_stored(stored, options.scaler)
         write_scaled(stored, options)
         if stored.labels is None:
@@ -79,8 +78,9 @@ def measure_files(options: MeasureOptions) -> int:
     measured = measure_stored(stored, metrics, options)
     print(measured)
     write_measurement(options, measured, requirements)
-    for warning in gap_warnings(requirements):
-        print(warning, file=sys.stderr)
+    open_side = gap_warning(requirements)
+    if open_side is not None:
+        print(open_side, file=sys.stderr)
     if lacks_probability:
         print(probability_warning(measured), file=sys.stderr)
     if options.calibrate is None:
@@ -206,14 +206,19 @@ def calibrate_stored(stored: StoredPredictions, options: MeasureOptions) -> bool
     return True
 
 
-def check_values(stored: StoredPredictions) -> None:
-    """Refuse values that are no predictions, as a measurement does, which may lack labels here."""
+def check_values(stored: StoredPredictions, *, several_labels: bool) -> None:
+    """Refuse values that are no predictions, as a measurement does, where there may be no labels.
+
+    Args:
+        stored: The predictions.
+        several_labels: Whether each column is of a label of its own.
+    """
     values = torch.as_tensor(stored.values)
     if stored.are_logits:
         num_nan = int(values.isnan().sum())
         if num_nan:
             raise UserError(f'{num_nan:,} of {values.numel():,} logits are NaN')
-    elif values.ndim == 1 or values.shape[1] == 1 or stored.are_of_sigmoids:
+    elif several_labels or stored.are_of_sigmoids:
         check_range(values, 'the predictions')
     else:
         check_probabilities(values.T, 'the predictions')
@@ -229,6 +234,7 @@ def scale_stored(stored: StoredPredictions, path: str) -> StoredPredictions:
     """
     scaler = load_scaler(path)
     is_per_label = isinstance(scaler, ScalerPerLabel)
+    check_values(stored, several_labels=is_per_label)
     if stored.labels is not None and stored.are_of_several_labels != is_per_label:
         kinds = ('several labels', 'classes') if is_per_label else ('classes', 'several labels')
         raise UserError(f'{path} is a scaling of {kinds[0]}, and the predictions are of {kinds[1]}')

@@ -122,16 +122,16 @@ def unmet(
     return [failure for failure in failures if failure is not None]
 
 
-def gap_warnings(requirements: Sequence[Requirement]) -> list[str]:
-    """Return what a limit of the signed gap lets pass, where the other side has none."""
-    limits = {requirement.is_upper for requirement in requirements if requirement.metric == 'gap'}
-    if len(limits) != 1:
-        return []
-    kinds = ('under', '>-') if True in limits else ('over', '<')
-    return [
-        f'gap has a sign, so that no limit is set to {kinds[0]}-confidence: add --require '
-        f'"gap{kinds[1]}3", or limit gap_size.'
-    ]
+def gap_warning(requirements: Sequence[Requirement]) -> str | None:
+    """Return which sign of the gap has no limit where the other one has; None if no one is open."""
+    are_upper = {
+        requirement.is_upper for requirement in requirements if requirement.metric == 'gap'
+    }
+    if are_upper == {True}:
+        return 'The gap of under-confidence has no limit: add one, as --require "gap>-3".'
+    if are_upper == {False}:
+        return 'The gap of over-confidence has no limit: add one, as --require "gap<3".'
+    return None
 
 
 def misses_probability(requirements: Sequence[Requirement]) -> bool:

@@ -187,16 +187,16 @@ class LogitScaler(BaseEstimator):
                 fit, the method does not take such a head or masked classes, or the data leave the
                 scaling undetermined.
         """
-        rows = self.fit_unordered(logits, labels, groups, ignore_index)
+        rows = self.fit_unchecked(logits, labels, groups, ignore_index)
         problem = self.order_problem(rows.logits, rows.labels)
         if problem is not None:
             warn(problem)
         return self
 
-    def fit_unordered(
+    def fit_unchecked(
         self, logits: Any, labels: Any, groups: Any, ignore_index: int | None = None
     ) -> ImagePredictions:
-        """Learn the scaling as :meth:`fit` does, without its look at the order; return the rows."""
+        """Learn as :meth:`fit` does, but for its check of the order, and return the rows."""
         values, labels, valid = as_tensors('logits', logits, labels)
         # The likelihood needs gradients, also where a caller has turned them off.
         with torch.inference_mode(False), torch.enable_grad():

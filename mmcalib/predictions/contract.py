@@ -17,6 +17,7 @@ from mmcalib.options import check_ignore_index
 from mmcalib.predictions.image_predictions import IGNORED, ImagePredictions
 from mmcalib.tensors import (
     MOST_EXAMPLES,
+    ROUNDED_ERROR,
     SUM_TOLERANCE,
     at_least_single,
     check_finite,
@@ -32,8 +33,7 @@ from mmcalib.tensors import (
 FEW_OUTPUTS = 10
 # Rows of so many classes are faster to read row by row.
 MANY_CLASSES = 100
-# Rounded probabilities have sums with such errors; few outputs must be more exact.
-ROUNDED_ERROR = 2e-2
+# The sums of rounded probabilities err by ROUNDED_ERROR; those of few outputs must be more exact.
 EXACT_ERROR = 1e-3
 FROM_ZERO_TO_ONE = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
 SUSPICIONS = {

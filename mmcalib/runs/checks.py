@@ -47,7 +47,7 @@ from mmcalib.tensors import unchanged_randomness
 
 # Errors of parts of a config that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
-# So many samples of a list are looked at before a run.
+# A run looks at no more samples of a list before it begins.
 MOST_LISTED = 20_000
 # The metrics that mmseg's IoUMetric measures beside aAcc, by each of its `iou_metrics`.
 NAMES_BY_IOU_METRIC = {
@@ -526,8 +526,9 @@ def building(start: str) -> Iterator[None]:
 
 def error_reason(error: Exception) -> str:
     """Return why a part of a config cannot be built."""
-    has_one_text = error.args and not isinstance(error, OSError)  # which begins with a number
-    reason = str(error.args[0] if has_one_text else error)
+    reason = str(error)
+    if error.args and not isinstance(error, OSError):  # Its first argument is a number.
+        reason = str(error.args[0])
     if 'need at least one array to concatenate' in reason:  # from numpy, in mmengine's datasets
         return 'there are no samples'
     if isinstance(error, TypeError) and 'unexpected keyword argument' in reason:

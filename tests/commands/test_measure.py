@@ -196,6 +196,21 @@ def test_measure_scaler_of_predictions_without_labels_writes_them(kind, run, fil
     with np.load('out.npz') as stored:
         assert stored.files == ['probs']
         np.testing.assert_allclose(stored['probs'], expected, rtol=1e-6)
+    if kind != 'classes':  # The sigmoids of several labels have any sum.
+        run(
+            *[
+                'measure.py',
+                'new.npz',
+                '--predictions',
+                'probs',
+                '--scaler',
+                'scaler.json',
+                '--out',
+                'out.npz',
+            ]
+        )
+        with np.load('out.npz') as stored:
+            np.testing.assert_allclose(stored['probs'], expected, rtol=1e-6)
 
 
 @pytest.fixture
@@ -325,7 +340,7 @@ def test_file_that_is_read_is_not_overwritten(line, run, files):
 
 def test_measure_require_gap_of_one_side_says_so(run, files):
     open_side = run('measure.py', 'probs.npz', '--require', 'gap<99')
-    assert 'no limit is set to under-confidence: add --require "gap>-3"' in open_side
+    assert 'gap of under-confidence has no limit: add one, as --require "gap>-3"' in open_side
     both = run('measure.py', 'probs.npz', '--require', 'gap<99', '--require', 'gap>-99')
     assert 'no limit' not in both
 
