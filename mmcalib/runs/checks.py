@@ -201,7 +201,9 @@ def warn_of_training_images(loops: Mapping[str, BaseLoop]) -> None:
     for split, loop in loops.items():
         samples = sample_ids(loop.dataloader.dataset, follow_links=False)
         images[split] = {sample.key for sample in samples}
-    for split in loops.keys() - {'train'}:
+    for split in loops:
+        if split == 'train':
+            continue
         num_shared = len(images[split] & images['train'])
         if num_shared:
             print_log(

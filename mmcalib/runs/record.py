@@ -33,8 +33,8 @@ MEMBER = {
     'digest': str,
     'network': {'data_preprocessor?': (dict, None)},
     'seed': (int, None),
-    'epoch': (int, None),
-    'iteration?': (int, None),
+    'epoch': object,
+    'iteration?': object,
     'loss': (LOSS, None),
     'training': {
         'model': dict,
