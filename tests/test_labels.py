@@ -4,8 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import mmcalib
 from mmcalib import reliability_diagram
@@ -153,17 +151,6 @@ def test_values_without_labels_masked_are_refused():
     logits = np.ma.array(np.eye(3), mask=np.eye(3) == 1)
     with pytest.raises(ValueError, match='logits has 3 masked values'):
         scaler.transform(logits)
-
-
-def test_loader_masked_labels_do_not_count():
-    probs, labels = draw_predictions()
-    masked, kept = mask_some(labels)
-    logits = torch.from_numpy(np.log(probs))
-    batches = [(logits[:30], masked[:30]), (logits[30:], masked[30:])]
-    expected = measure(probs[kept], labels[kept], METRICS)
-    for options in ({}, dict(ignore_index=255)):
-        actual = mmcalib.evaluate(nn.Identity(), batches, METRICS, **options)
-        assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize('shape', [(60,), (5, 4, 3)])

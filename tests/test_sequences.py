@@ -1,5 +1,7 @@
 """Models of sequences: classes are the last axis, and language models predict what follows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,6 @@ from mmcalib.metrics import measure
 from mmcalib.posthoc import TemperatureScaler
 
 WORDS = 12
-
-
-class Output(dict):
-    """Output of a model of transformers."""
-
-    logits = property(lambda self: self['logits'])
 
 
 class LanguageModel(nn.Module):
@@ -29,7 +25,7 @@ class LanguageModel(nn.Module):
         self.head.weight = self.table.weight  # Tied weights make a token predict itself.
 
     def forward(self, input_ids, attention_mask=None, labels=None):
-        return Output(logits=4 * self.head(self.table(input_ids)))
+        return SimpleNamespace(logits=4 * self.head(self.table(input_ids)))
 
 
 def classes_second(output):
@@ -94,26 +90,15 @@ def test_labels_that_are_shifted_measure_the_next_tokens():
     assert actual['accuracy'] == pytest.approx(100 * np.mean(correct))
 
 
-def test_labels_of_masked_tokens_are_measured():
-    batches = token_batches()
-    for batch in batches:
-        batch['input_ids'] = torch.where(batch['labels'] % 3 == 0, 0, batch['input_ids'])
+def test_labels_that_equal_some_tokens_are_read():
+    few, masked, _ = token_batches()
+    few['labels'][1:] = -100
+    few['labels'][:, 1:] = -100
+    masked['input_ids'] = torch.where(masked['labels'] % 3 == 0, 0, masked['input_ids'])
     nll = mmcalib.evaluate(
-        LanguageModel(), batches, 'NLL', logits=classes_second, ignore_index=-100
+        LanguageModel(), [few, masked], 'NLL', logits=classes_second, ignore_index=-100
     )
     assert nll > 0
-
-
-def test_classes_on_the_last_axis_are_told_to_move():
-    for labels in (torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 5, 7, dtype=torch.long)):
-        logits = torch.randn(*labels.shape, 4)
-        with pytest.raises(ValueError, match=r'movedim\(-1, 1\)') as error:
-            mmcalib.evaluate(nn.Identity(), [(logits, labels)])
-        assert 'interpolate' not in str(error.value)
-        for function in (measure, TemperatureScaler().fit):
-            values = logits.softmax(-1) if function is measure else logits
-            with pytest.raises(ValueError, match=r'movedim\(-1, 1\)'):
-                function(values, labels)
 
 
 def square_predictions():
@@ -122,17 +107,6 @@ def square_predictions():
     labels = torch.randint(6, (4, 6), generator=generator)
     noise = torch.randn(4, 6, 6, generator=generator)
     return 4 * nn.functional.one_hot(labels, 6) + noise, labels
-
-
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_axes_of_one_size_are_not_guessed(function):
-    logits, labels = square_predictions()
-    model = nn.Linear(6, 6)
-    with torch.no_grad():
-        model.weight.copy_(torch.eye(6))
-        model.bias.zero_()
-    with pytest.raises(ValueError, match=r'logits=.*movedim\(-1, 1\)'):
-        function(model, [(logits, labels)])
 
 
 def test_axes_of_one_size_are_read_as_they_are_named():
@@ -154,10 +128,6 @@ def test_scaler_axes_of_one_size_are_not_guessed():
     logits, labels = square_predictions()
     with pytest.raises(ValueError, match=r'movedim\(-1, 1\)\[\.\.\., None\]'):
         TemperatureScaler().fit(logits, labels)
-    groups = np.repeat(np.arange(4), 6)
-    rows = TemperatureScaler().fit(logits.flatten(0, 1), labels.flatten(), groups).temperature_
-    maps = TemperatureScaler().fit(logits.movedim(-1, 1)[..., None], labels[..., None])
-    assert maps.temperature_ == pytest.approx(rows)
 
 
 def test_measure_axes_of_one_size_are_told_by_their_sums():

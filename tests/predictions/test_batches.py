@@ -1,6 +1,7 @@
 """Inputs and labels of a batch: declared, or asked for."""
 
 import copy
+import re
 from collections import namedtuple
 from types import SimpleNamespace
 
@@ -14,7 +15,6 @@ import mmcalib
 from mmcalib.predictions.loader import reader
 
 NUM_IMAGES = 600
-FUNCTIONS = [mmcalib.evaluate, mmcalib.calibrate]
 
 
 def draw_labels(logits):
@@ -143,30 +143,28 @@ def test_evaluate_data_with_lengths_gives_both():
     assert actual == mmcalib.evaluate(model, [((data, lengths), labels)])
 
 
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_misspelt_needed_input_raises_with_remedy(function):
-    model = ImageAndTable()
-    image, tabular = image_and_table()
-    with torch.no_grad():
-        labels = draw_labels(model(image, tabular))
-    batch = {'picture': image, 'tabular': tabular, 'label': labels}
-    with pytest.raises(ValueError, match='takes image, tabular, and not picture') as raised:
-        function(model, [batch])
-    unpack = eval(str(raised.value).partition('unpack=')[2])
-    expected = mmcalib.evaluate(model, [((image, tabular), labels)])
-    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
+def readings(model, batch, message, **options):
+    """Return the functions for ``unpack`` that the error about a batch shows."""
+    with pytest.raises(ValueError, match=message) as raised:
+        mmcalib.evaluate(model, [batch], **options)
+    assert '\n' not in str(raised.value)
+    codes = str(raised.value).split('unpack=')[1:]
+    return [eval(re.split(',? or | if the | for (?:the|a) ', code)[0]) for code in codes]
 
 
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_misspelt_optional_input_raises(function):
+@pytest.mark.parametrize(
+    ('keys', 'message'),
+    [
+        (('picture', 'tabular'), 'takes image, tabular, and not picture'),
+        (('image', 'table'), 'takes image, tabular, and not table, name: '),
+    ],
+)
+def test_evaluate_misspelt_input_raises_with_remedy(keys, message):
     image, table = image_and_table()
     labels = torch.arange(NUM_IMAGES) % 5
     model = ImageAndTable()
-    batch = {'image': image, 'table': table, 'name': ['a'] * NUM_IMAGES, 'label': labels}
-    message = r'takes image, tabular, and not table, name: .*unpack='
-    with pytest.raises(ValueError, match=message) as raised:
-        function(model, [batch])
-    unpack = eval(str(raised.value).partition('unpack=')[2])
+    batch = {keys[0]: image, keys[1]: table, 'name': ['a'] * NUM_IMAGES, 'label': labels}
+    (unpack,) = readings(model, batch, message)
     expected = mmcalib.evaluate(model, [((image, table), labels)])
     assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
 
@@ -176,11 +174,9 @@ def test_evaluate_batch_of_image_label_and_table_raises_with_remedy_of_both():
     labels = torch.arange(NUM_IMAGES) % 5
     model = ImageAndTable()
     batch = (image, labels, table)
-    with pytest.raises(ValueError, match='if the second is') as raised:
-        mmcalib.evaluate(model, [batch])
-    code = str(raised.value).rpartition('unpack=')[2].partition(' if the second is')[0]
+    *_, unpack = readings(model, batch, 'if the second is')
     expected = mmcalib.evaluate(model, [((image, table), labels)])
-    assert mmcalib.evaluate(model, [batch], unpack=eval(code)) == expected
+    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
 
 
 def test_evaluate_mask_that_may_be_an_input_is_in_the_remedy_of_labels():
@@ -194,10 +190,8 @@ def test_evaluate_mask_that_may_be_an_input_is_in_the_remedy_of_labels():
 def test_evaluate_object_of_inputs_and_labels_raises_with_remedy():
     inputs, labels, _ = labelled_rows()
     batch = SimpleNamespace(x=inputs, y=labels)
-    with pytest.raises(ValueError, match='the whole object') as raised:
-        mmcalib.evaluate(nn.Identity(), [batch])
-    code = str(raised.value).split('unpack=')[1].removesuffix(', or ')
-    actual = mmcalib.evaluate(nn.Identity(), [batch], unpack=eval(code))
+    unpack, *_ = readings(nn.Identity(), batch, 'the whole object')
+    actual = mmcalib.evaluate(nn.Identity(), [batch], unpack=unpack)
     assert actual == mmcalib.evaluate(nn.Identity(), [(inputs, labels)])
 
 
@@ -240,19 +234,14 @@ def accuracy(model, batch, **options):
     return mmcalib.evaluate(model, [batch], 'accuracy', ignore_index=-100, **options)
 
 
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_two_entries_that_may_be_labels_raise_and_each_reading_is_shown(function):
+def test_evaluate_two_entries_that_may_be_labels_raise_and_each_reading_is_shown():
     model = Tagger()
     x, mask, tags = tagged_texts(model)
     batch = {'x': x, 'mask': mask, 'target': tags}
-    with pytest.raises(ValueError, match='mask and target of a batch') as raised:
-        function(model, [batch], ignore_index=-100)
-    message = str(raised.value)
-    assert '\n' not in message
-    readings = [eval(code.removesuffix(' or ')) for code in message.split('unpack=')[1:]]
+    of_mask, of_tags = readings(model, batch, 'mask and target of a batch', ignore_index=-100)
     expected = accuracy(model, (x, tags))
-    assert accuracy(model, batch, unpack=readings[1]) == expected
-    assert accuracy(model, batch, unpack=readings[0]) != expected
+    assert accuracy(model, batch, unpack=of_tags) == expected
+    assert accuracy(model, batch, unpack=of_mask) != expected
 
 
 def labelled_rows():
@@ -264,20 +253,22 @@ def labelled_rows():
 
 
 @pytest.mark.parametrize('key', ['y', 'gt', 'class', 'class_id', 'targets', 'labels2', 'diagnosis'])
-@pytest.mark.parametrize('vague_key', ['mask', 'target'])
 @pytest.mark.parametrize(
-    'change', [lambda y: y, torch.Tensor.float, torch.Tensor.bool, torch.Tensor.tolist]
+    ('vague_key', 'change'),
+    [
+        ('mask', lambda y: y),
+        ('target', torch.Tensor.float),
+        ('mask', torch.Tensor.bool),
+        ('target', torch.Tensor.tolist),
+    ],
 )
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_mask_or_target_beside_other_classes_raises(function, change, vague_key, key):
+def test_evaluate_mask_or_target_beside_other_classes_raises(change, vague_key, key):
     inputs, labels, mask = labelled_rows()
     batch = {'image': inputs, key: change(labels), vague_key: mask}
     model = nn.Identity()
-    with pytest.raises(ValueError, match=f'^{vague_key} and {key} of a batch may each') as raised:
-        function(model, [batch])
-    readings = [eval(code.removesuffix(' or ')) for code in str(raised.value).split('unpack=')[1:]]
+    _, unpack = readings(model, batch, f'^{vague_key} and {key} of a batch may each')
     expected = mmcalib.evaluate(model, [(inputs, labels)])
-    assert mmcalib.evaluate(model, [batch], unpack=readings[1]) == expected
+    assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
 
 
 def test_evaluate_mask_of_classes_beside_labels_raises():
@@ -380,21 +371,16 @@ class MarginHead(nn.Linear):
 def test_evaluate_label_that_forward_needs_raises_with_remedy():
     model = MarginHead(3, 2)
     batch = {'x': torch.randn(4, 3), 'label': torch.arange(4) % 2}
-    with pytest.raises(ValueError, match='none of x, label is known to be the labels') as raised:
-        mmcalib.evaluate(model, [batch])
-    unpack = eval(str(raised.value).partition('unpack=')[2])
+    (unpack,) = readings(model, batch, 'none of x, label is known to be the labels')
     expected = mmcalib.evaluate(nn.Identity(), [(model(**batch).detach(), batch['label'])])
     assert mmcalib.evaluate(model, [batch], unpack=unpack) == expected
 
 
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_batch_of_three_raises_with_both_readings(function):
+def test_evaluate_batch_of_three_raises_with_both_readings():
     model = MaskedTagger()
     batch = tagged_texts(model)
-    with pytest.raises(ValueError, match=r'say which is the labels.*\(b\[0\], b\[1\]\)') as raised:
-        function(model, [batch], ignore_index=-100)
-    code = str(raised.value).partition('unpack=')[2].partition(' if the last is')[0]
-    unpack = eval(code)
+    message = r'say which is the labels.*\(b\[0\], b\[1\]\)'
+    unpack, *_ = readings(model, batch, message, ignore_index=-100)
     assert accuracy(model, batch, unpack=unpack) == accuracy(model, (batch[0], batch[2]))
 
 
@@ -441,15 +427,12 @@ class WholeDict(nn.Linear):
 
 
 @pytest.mark.parametrize('others', [{}, {'y': torch.ones(4)}])
-@pytest.mark.parametrize('function', FUNCTIONS)
-def test_doors_forward_of_the_whole_dict_raises_with_remedy(function, others):
+def test_evaluate_forward_of_the_whole_dict_raises_with_remedy(others):
     labels = torch.arange(4) % 2
     batch = {'x': torch.randn(4, 3), **others, 'label': labels}
     model = WholeDict(3, 2)
-    with pytest.raises(ValueError, match='for the whole dict') as raised:
-        function(model, [batch])
-    code = str(raised.value).rpartition('unpack=')[2].removesuffix(' for the whole dict')
-    actual = mmcalib.evaluate(model, [batch], unpack=eval(code))
+    *_, unpack = readings(model, batch, 'for the whole dict')
+    actual = mmcalib.evaluate(model, [batch], unpack=unpack)
     assert actual == mmcalib.evaluate(nn.Identity(), [(model(batch).detach(), labels)])
 
 

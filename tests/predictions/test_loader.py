@@ -1,7 +1,5 @@
 """Logits and labels of any model, from any loader's batches."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -196,16 +194,23 @@ MASKED_LABELS = LOGITS.where(torch.arange(3) != LABELS[:, None], -torch.inf)
         (([LOGITS, LOGITS], LABELS), dict(logits=lambda x: x), r'tuple: .* output\[0\]'),
         ((LOGITS, LABELS), dict(logits=lambda x: {'cls': x}), r'dict of cls: .* output\[KEY\]'),
         ((LOGITS, LABELS + 2), {}, 'ignore_index'),
-        ((LOGITS, LABELS / 3), {}, 'whole numbers'),
-        ((LOGITS / 0, LABELS), {}, 'NaN or infinite'),
+        ((LOGITS, LABELS / 0), {}, r'whole numbers, got \[nan'),
         ((MASKED_LABELS, LABELS), {}, '-inf for 4 of 4 labels: mask no class'),
         ((LOGITS - torch.inf, LABELS), {}, '12 values of -inf .*masked'),
         ((LOGITS[:, :1] - torch.inf, LABELS > 0), {}, '4 values of -inf'),
         ((torch.randn(4, 3, 2, 2), torch.zeros(4, 8, 8)), {}, r'interpolate them to \(8, 8\)'),
+        (
+            (torch.randn(3, 4, 5), torch.ones(3, 4, 5)),
+            {},
+            r'maps of one class, give logits\[:, None\]',
+        ),
+        ((LOGITS[0], 1), {}, 'give batches, as DataLoader'),
+        ((LOGITS, LABELS), dict(logits='cls'), "got 'cls'"),
+        ((LOGITS, LABELS), dict(ignore_index='255'), "ignore_index must be an integer, got '255'"),
     ],
 )
 def test_read_loader_invalid_batch_raises_one_line_with_remedy(batch, options, remedy):
-    with pytest.raises(ValueError, match=remedy) as raised:
+    with pytest.raises((TypeError, ValueError), match=remedy) as raised:
         model = lambda *inputs: inputs if len(inputs) > 1 else inputs[0]  # noqa: E731
         list(read_loader(model, [batch], 'Reading', **options))
     assert '\n' not in str(raised.value)
@@ -221,9 +226,9 @@ def test_read_loader_one_hot_labels_raises():
     assert len(read_identity([(LOGITS, two_labels), (LOGITS, one_hot)])) == 2
 
 
-@pytest.mark.parametrize('num_labels', [1, 3])
-def test_read_loader_outputs_of_sigmoid_raises(num_labels):
-    outputs = torch.rand(12, num_labels)
+@pytest.mark.parametrize('shape', [(12, 1), (12, 3), (2, 1, 8, 8)])
+def test_read_loader_outputs_of_sigmoid_raises(shape):
+    outputs = torch.rand(shape)
     batches = [(outputs, outputs > 0.5)]
     with pytest.raises(ValueError, match=r'give logits=lambda p: torch\.logit\(p, eps=1e-7\)'):
         read_identity(batches)
@@ -244,21 +249,15 @@ def test_read_loader_probabilities_raise_at_ten_images_or_at_the_end(total, prob
         read_identity(batches())
 
 
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_doors_evidence_of_single_images_is_read(function):
+def test_read_loader_evidence_of_single_images_is_read():
     """Logits that are never negative may sum to 1, or 100, for some of the images."""
     torch.manual_seed(0)
     logits = 40 * torch.rand(60, 3)
     logits[5] = torch.tensor([60.0, 30.0, 10.0])
     logits[9] = torch.tensor([0.5, 0.4, 0.1])
-    labels = (logits + 20 * torch.randn(60, 3)).argmax(dim=1)
-    whole = function(nn.Identity(), [(logits, labels)])
-    singles = list(zip(logits.split(1), labels.split(1), strict=True))
-    actual = function(nn.Identity(), singles)
-    if function is mmcalib.evaluate:
-        assert actual == pytest.approx(whole)
-    else:
-        assert actual.after == pytest.approx(whole.after)
+    labels = torch.arange(60) % 3
+    singles = zip(logits.split(1), labels.split(1), strict=True)
+    assert len(read_identity(list(singles))) == 60
 
 
 def test_read_loader_softmax_logits_from_0_to_1_warns():
@@ -266,14 +265,6 @@ def test_read_loader_softmax_logits_from_0_to_1_warns():
     batches = [(cosines, cosines.argmax(1))]
     with pytest.warns(UserWarning, match='all lie in'):
         assert read_identity(batches)
-    with pytest.raises(TypeError, match="got 'cls'"):
-        read_identity(batches, logits='cls')
-
-
-def test_read_loader_maps_and_rows_raises():
-    batches = [(torch.randn(2, 3, 4, 4), torch.zeros(2, 4, 4)), (torch.randn(1, 3), torch.ones(1))]
-    with pytest.raises(ValueError, match='a loader of each'):
-        read_identity(batches)
 
 
 class BatchesOfAProcess:
@@ -295,20 +286,16 @@ class StreamOfAProcess(IterableDataset):
 DATASET = TensorDataset(INPUTS, LABELS)
 PARTS = [
     DataLoader(DATASET, sampler=DistributedSampler(DATASET, num_replicas=2, rank=1)),
-    tqdm(
-        DataLoader(DATASET, sampler=DistributedSampler(DATASET, num_replicas=2, rank=1)),
-        disable=True,
-    ),
     DataLoader(DATASET, batch_sampler=BatchesOfAProcess()),
     DataLoader(StreamOfAProcess()),
 ]
+PARTS.append(tqdm(PARTS[0], disable=True))
 
 
-@pytest.mark.parametrize('loader', PARTS, ids=['sampler', 'tqdm', 'batch sampler', 'stream'])
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_doors_loader_of_a_part_of_the_images_raises(function, loader):
+@pytest.mark.parametrize('loader', PARTS, ids=['sampler', 'batch sampler', 'stream', 'tqdm'])
+def test_evaluate_loader_of_a_part_of_the_images_raises(loader):
     with pytest.raises(ValueError, match=r'one of 2 parts.*DataLoader.*StreamingMetrics'):
-        function(make_model(), loader)
+        mmcalib.evaluate(make_model(), loader)
 
 
 def test_evaluate_sampler_of_one_process_is_read():
@@ -345,109 +332,6 @@ def test_evaluate_several_labels_some_ignored_are_not_one_hot():
     assert accuracy.shape == (3,)
 
 
-def test_evaluate_maps_with_several_classes_raises():
-    maps = torch.randn(2, 3, 4, 4)
-    labels = torch.ones(2, 3, 4, 4)
-    with pytest.raises(ValueError, match='several classes'):
-        mmcalib.evaluate(nn.Identity(), [(maps, labels)])
-    one_hot = nn.functional.one_hot(maps.argmax(1))
-    for axis, labels in ((-1, one_hot), (1, one_hot.movedim(-1, 1))):
-        with pytest.raises(ValueError, match=rf'one-hot: give labels.argmax\({axis}\)'):
-            mmcalib.evaluate(nn.Identity(), [(maps, labels)])
-
-
-class LanguageModel(nn.Module):
-    """A random model of 20 tokens, which predicts the next one."""
-
-    def __init__(self, size=20):
-        super().__init__()
-        self.table = nn.Embedding(size, size)
-
-    def forward(self, input_ids, labels=None):
-        return Output(logits=self.table(input_ids))
-
-
-def token_batches(n=3, length=9, size=20):
-    torch.manual_seed(0)
-    return [torch.randint(size, (4, length)) for _ in range(n)]
-
-
-def all_tokens(output):
-    return output.logits.movedim(-1, 1)
-
-
-def shifted_tokens(output):
-    return output.logits[:, :-1].movedim(-1, 1)
-
-
-def test_evaluate_shifted_tokens_equals_loop():
-    model = LanguageModel()
-    batches = [{'input_ids': ids, 'labels': ids[:, 1:]} for ids in token_batches()]
-    actual = mmcalib.evaluate(model, batches, 'NLL', logits=shifted_tokens)
-    terms = []
-    for ids in token_batches():
-        for row in ids.tolist():
-            for token, next_token in itertools.pairwise(row):
-                log_probs = model.table.weight[token].log_softmax(0)
-                terms.append(-log_probs[next_token].item())
-    assert actual == pytest.approx(sum(terms) / len(terms), abs=1e-5)
-
-
-def test_evaluate_few_labels_equal_to_tokens_by_chance_are_read():
-    (ids,) = token_batches(n=1)
-    labels = torch.full_like(ids, -100)
-    labels[0, 0] = ids[0, 0]
-    other = {'input_ids': ids, 'labels': (ids + 1) % 20}
-    batches = [{'input_ids': ids, 'labels': labels}, other]
-    accuracy = mmcalib.evaluate(
-        LanguageModel(), batches, 'accuracy', logits=all_tokens, ignore_index=-100
-    )
-    assert accuracy < 50
-
-
-@pytest.mark.parametrize(
-    ('batch', 'remedy'),
-    [
-        ((INPUTS, LABELS + 1), 'numbered from 1.*subtract 1.*ignore_index=2'),
-        ((['a text', 'another'], LABELS[:2]), 'texts.*tokenizer'),
-        ((INPUTS.numpy(), LABELS), r'numpy.*from_numpy'),
-        (
-            {'pixels': INPUTS, 'size': INPUTS, 'labels': LABELS},
-            'takes pixel_values.*not pixels, size',
-        ),
-        (INPUTS, r'\[\(inputs, labels\)\]'),
-        ((INPUTS, torch.tensor([0, 1, 1, 4])), 'otherwise number the classes from 0 to 1'),
-    ],
-)
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_doors_batch_that_model_cannot_take_raises_one_line(function, batch, remedy):
-    model_class = TransformersModel if isinstance(batch, dict) else nn.Linear
-    with pytest.raises(ValueError, match=remedy) as raised:
-        function(make_model(model_class), [batch])
-    assert '\n' not in str(raised.value)
-
-
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_doors_inputs_and_labels_in_place_of_loader_raises(function):
-    with pytest.raises(ValueError, match=r'in a list, as \[\(inputs, labels\)\]'):
-        function(make_model(), (INPUTS, LABELS))
-
-
-def test_doors_wrong_ignore_index_raises_with_another_remedy():
-    labels = torch.tensor([0, 1, 255, 0])
-    with pytest.raises(ValueError, match='not ignore_index=-100') as raised:
-        mmcalib.evaluate(make_model(), [(INPUTS, labels)], ignore_index=-100)
-    assert 'set ignore_index' not in str(raised.value)
-    with pytest.raises(ValueError, match='not ignore_index=-100') as raised:
-        mmcalib.measure(torch.full((4, 2), 0.5), labels, ignore_index=-100)
-    assert 'set ignore_index' not in str(raised.value)
-
-
-def test_evaluate_error_of_model_is_raised_as_it_is():
-    with pytest.raises(RuntimeError, match='shapes'):
-        mmcalib.evaluate(make_model(), [(INPUTS[:, :2], LABELS)])
-
-
 def logits_by_length(*texts):
     return torch.tensor([[1.0, len(text)] for text in texts])
 
@@ -463,61 +347,13 @@ def test_evaluate_functions_of_texts_and_arrays_are_read():
     assert mmcalib.evaluate(first_columns, [batch_of_arrays], 'accuracy') == 50
 
 
-def percentages(logits):
-    return 100 * logits.softmax(dim=1)
-
-
-def rounded_probabilities(logits):
-    return (100 * logits.softmax(dim=1)).round() / 100
-
-
-@pytest.mark.parametrize('output', [percentages, rounded_probabilities])
-@pytest.mark.parametrize('function', [mmcalib.evaluate, mmcalib.calibrate])
-def test_doors_model_with_percentages_or_rounded_probabilities_raises(function, output):
-    torch.manual_seed(0)
-    logits = 3 * torch.randn(40, 5)
-    labels = (logits + 3 * torch.randn(40, 5)).argmax(dim=1)
-
-    class Network(nn.Module):
-        def forward(self, inputs):
-            return output(inputs)
-
+def test_read_loader_rounded_probabilities_raises():
+    probs = (100 * torch.randn(40, 5).softmax(dim=1)).round() / 100
     with pytest.raises(ValueError, match='probabilities, which sum to'):
-        function(Network(), [(logits, labels)])
-
-
-def test_evaluate_ignore_index_that_is_no_integer_raises():
-    with pytest.raises(TypeError, match="ignore_index must be an integer, got '255'"):
-        mmcalib.evaluate(
-            nn.Identity(), [(torch.randn(2, 3), torch.ones(2).long())], ignore_index='255'
-        )
-
-
-def test_evaluate_label_that_is_nan_raises():
-    labels = torch.tensor([1.0, 2.0, 0.0, 1.0, 2.0, float('nan')])
-    with pytest.raises(ValueError, match=r'whole numbers, got \[nan\]'):
-        mmcalib.evaluate(nn.Identity(), [(torch.randn(6, 3), labels)])
-
-
-def test_read_loader_few_maps_of_sigmoid_raises():
-    outputs = torch.rand(2, 1, 8, 8)
-    with pytest.raises(ValueError, match=r'give logits=lambda p: torch\.logit\(p, eps=1e-7\)'):
-        read_identity([(outputs, (outputs > 0.5).long())])
-
-
-def test_read_loader_single_samples_raise():
-    samples = [(torch.randn(3), 1), (torch.randn(3), 0)]
-    with pytest.raises(ValueError, match='give batches, as DataLoader'):
-        list(read_loader(nn.BatchNorm1d(3), samples, 'Reading'))
+        read_identity([(probs, torch.arange(40) % 5)])
 
 
 def test_read_loader_numpy_outputs_are_read():
     loader = [(LOGITS, LABELS)]
     (predictions,) = read_loader(lambda inputs: inputs.numpy(), loader, 'Reading')
     assert torch.equal(predictions.logits, LOGITS)
-
-
-def test_read_loader_maps_without_class_axis_name_it():
-    maps = torch.randn(3, 4, 5)
-    with pytest.raises(ValueError, match=r'maps of one class, give logits\[:, None\]'):
-        read_identity([(maps, (maps > 0).long())])
