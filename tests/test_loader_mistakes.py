@@ -152,7 +152,7 @@ def test_loader_before_model_is_named(function):
         function([(LOGITS, LABELS)], Named())
 
 
-@pytest.mark.parametrize('loader', ['images/', {'val': [(LOGITS, LABELS)]}, DataFrame('xy')])
+@pytest.mark.parametrize('loader', ['images/', {'val': [(LOGITS, LABELS)]}, DataFrame('xy'), 5])
 def test_objects_that_give_names_are_no_loaders(loader):
     message = rf'must give batches \(inputs, labels\).*got {type(loader).__name__}'
     with pytest.raises(TypeError, match=message):

@@ -17,18 +17,25 @@ from mmcalib.openmmlab.hooks.broken_samples_hook import NamingPipeline
 from mmcalib.openmmlab.samples import read_samples
 from mmcalib.posthoc import TemperatureScaler
 
-GENERATOR = torch.Generator().manual_seed(0)
-ROWS = torch.randn(12, 3, generator=GENERATOR)
+torch.manual_seed(0)
+ROWS = torch.randn(12, 3)
 LABELS = torch.arange(12) % 3
 ROUNDED = 0.985 * ROWS.softmax(1)
-MAPS = torch.randn(2, 3, 8, 9, generator=GENERATOR)
-MASKS = torch.randint(3, (2, 8, 9), generator=GENERATOR)
+MAPS = torch.randn(2, 3, 8, 9)
+MASKS = torch.randint(3, (2, 8, 9))
 ONE_HOT = nn.functional.one_hot(MASKS, 3)
 REGIONS = ONE_HOT.movedim(-1, 1).clone()
 REGIONS[:, 1] |= REGIONS[:, 2]
-SQUARE = torch.randn(4, 6, 6, generator=GENERATOR)
-TOKENS = torch.randint(5, (3, 7), generator=GENERATOR)
-TOKEN_LOGITS = torch.randn(3, 7, 5, generator=GENERATOR)
+SQUARE = torch.randn(4, 6, 6)
+SQUARE_LABELS = SQUARE[:, 0].argsort()
+SOME_IGNORED = LABELS.masked_fill(LABELS == 0, 255)
+ONE_HOT_LABELS = nn.functional.one_hot(LABELS, 3)
+SMALL_MASKS = MASKS[:, ::2, ::2]
+STRANGE_MASK = MASKS[0].masked_fill(MASKS[0] == 0, 77)[None]
+MAPS_LAST = MAPS.movedim(1, -1)
+SEVERAL = (ROWS > 0).long()
+TOKENS = torch.randint(5, (3, 7))
+TOKEN_LOGITS = torch.randn(3, 7, 5)
 ZEROS = ROWS.softmax(1).masked_fill(torch.arange(3) == 2, 0)
 SHARES = torch.tensor([[0.75, 0.25, 0.0], [0.5, 0.25, 0.25]])
 
@@ -113,39 +120,39 @@ EXAMPLES = {
         lambda: load(MAPS[:, 1:2], REGIONS[:, 1:][:, 1]),
     ),
     'classes last, loader': (
-        lambda: load(MAPS.movedim(1, -1), MASKS),
-        lambda: load(MAPS.movedim(1, -1), MASKS, logits=lambda output: output.movedim(-1, 1)),
+        lambda: load(MAPS_LAST, MASKS),
+        lambda: load(MAPS_LAST, MASKS, logits=lambda output: output.movedim(-1, 1)),
     ),
     'classes last': (
-        lambda: stream(MAPS.movedim(1, -1), MASKS),
-        lambda: stream(MAPS.movedim(1, -1).movedim(-1, 1), MASKS),
+        lambda: stream(MAPS_LAST, MASKS),
+        lambda: stream(MAPS_LAST.movedim(-1, 1), MASKS),
     ),
     'other size, loader': (
-        lambda: load(MAPS, MASKS[:, ::2, ::2]),
+        lambda: load(MAPS, SMALL_MASKS),
         lambda: load(
             MAPS,
-            MASKS[:, ::2, ::2],
+            SMALL_MASKS,
             logits=lambda output: nn.functional.interpolate(output, (4, 5)),
         ),
     ),
     'other size': (
-        lambda: stream(MAPS, MASKS[:, ::2, ::2]),
-        lambda: stream(nn.functional.interpolate(MAPS, (4, 5)), MASKS[:, ::2, ::2]),
+        lambda: stream(MAPS, SMALL_MASKS),
+        lambda: stream(nn.functional.interpolate(MAPS, (4, 5)), SMALL_MASKS),
     ),
     'other shape': (lambda: fit(MAPS, LABELS[:2]), lambda: fit(ROWS[:2], LABELS[:2])),
     'unknown axis, loader': (
-        lambda: load(SQUARE, SQUARE[:, 0].argsort()),
+        lambda: load(SQUARE, SQUARE_LABELS),
         lambda: [
-            load(SQUARE, SQUARE[:, 0].argsort(), logits=lambda output: output.movedim(-1, 1)),
-            load(SQUARE, SQUARE[:, 0].argsort(), logits=lambda output: output),
+            load(SQUARE, SQUARE_LABELS, logits=lambda output: output.movedim(-1, 1)),
+            load(SQUARE, SQUARE_LABELS, logits=lambda output: output),
         ],
     ),
     'unknown axis': (
-        lambda: stream(SQUARE, SQUARE[:, 0].argsort()),
+        lambda: stream(SQUARE, SQUARE_LABELS),
         lambda: [
-            stream(SQUARE[..., None], SQUARE[:, 0].argsort()[..., None]),
-            stream(SQUARE.movedim(-1, 1)[..., None], SQUARE[:, 0].argsort()[..., None]),
-            loss(SQUARE[..., None], SQUARE[:, 0].argsort()[..., None]),
+            stream(SQUARE[..., None], SQUARE_LABELS[..., None]),
+            stream(SQUARE.movedim(-1, 1)[..., None], SQUARE_LABELS[..., None]),
+            loss(SQUARE[..., None], SQUARE_LABELS[..., None]),
         ],
     ),
     'several models, loader': (
@@ -169,16 +176,16 @@ EXAMPLES = {
         ],
     ),
     'ignored by no loss': (
-        lambda: loss(ROWS, LABELS.masked_fill(LABELS == 0, 255)),
-        lambda: loss(ROWS, LABELS.masked_fill(LABELS == 0, 255), ignore_index=255),
+        lambda: loss(ROWS, SOME_IGNORED),
+        lambda: loss(ROWS, SOME_IGNORED, ignore_index=255),
     ),
     'another one is ignored': (
-        lambda: fit(ROWS, LABELS.masked_fill(LABELS == 0, 255), ignore_index=-100),
-        lambda: fit(ROWS, LABELS.masked_fill(LABELS == 0, 255), ignore_index=255),
+        lambda: fit(ROWS, SOME_IGNORED, ignore_index=-100),
+        lambda: fit(ROWS, SOME_IGNORED, ignore_index=255),
     ),
     'none is ignored': (
-        lambda: fit(ROWS, LABELS.masked_fill(LABELS == 0, 255)),
-        lambda: fit(ROWS, LABELS.masked_fill(LABELS == 0, 255), ignore_index=255),
+        lambda: fit(ROWS, SOME_IGNORED),
+        lambda: fit(ROWS, SOME_IGNORED, ignore_index=255),
     ),
     'masked classes': (
         lambda: stream(ROWS.masked_fill(LABELS[:, None] == 0, -torch.inf), LABELS),
@@ -198,8 +205,8 @@ EXAMPLES = {
         lambda: [measure(100 * ROWS.softmax(1) / 100, LABELS), measure(ROWS.softmax(1), LABELS)],
     ),
     'no softmax, or classes last': (
-        lambda: measure(SQUARE.softmax(-1), SQUARE[:, 0].argsort()),
-        lambda: measure(SQUARE.softmax(-1).movedim(-1, 1), SQUARE[:, 0].argsort()),
+        lambda: measure(SQUARE.softmax(-1), SQUARE_LABELS),
+        lambda: measure(SQUARE.softmax(-1).movedim(-1, 1), SQUARE_LABELS),
     ),
     'rounded': (
         lambda: measure(ROUNDED, LABELS),
@@ -214,20 +221,20 @@ EXAMPLES = {
         lambda: load(100 * ROWS.softmax(1), LABELS, logits=lambda p: (p / 100).log()),
     ),
     'sigmoid, loader': (
-        lambda: load(ROWS.sigmoid(), (ROWS > 0).long()),
-        lambda: load(ROWS.sigmoid(), (ROWS > 0).long(), logits=lambda p: torch.logit(p, eps=1e-7)),
+        lambda: load(ROWS.sigmoid(), SEVERAL),
+        lambda: load(ROWS.sigmoid(), SEVERAL, logits=lambda p: torch.logit(p, eps=1e-7)),
     ),
     'sigmoid': (
-        lambda: stream(ROWS.sigmoid(), (ROWS > 0).long()),
-        lambda: stream(torch.logit(ROWS.sigmoid(), eps=1e-7), (ROWS > 0).long()),
+        lambda: stream(ROWS.sigmoid(), SEVERAL),
+        lambda: stream(torch.logit(ROWS.sigmoid(), eps=1e-7), SEVERAL),
     ),
     'softmax of sigmoids': (
         lambda: stream(ROWS.sigmoid(), LABELS),
         lambda: stream(ROWS, LABELS),
     ),
     'one-hot batches': (
-        lambda: stream(ROWS, nn.functional.one_hot(LABELS, 3)),
-        lambda: stream(ROWS, nn.functional.one_hot(LABELS, 3).argmax(1)),
+        lambda: stream(ROWS, ONE_HOT_LABELS),
+        lambda: stream(ROWS, ONE_HOT_LABELS.argmax(1)),
     ),
     'tokens': (
         lambda: mmcalib.evaluate(
@@ -248,17 +255,17 @@ EXAMPLES = {
         lambda: loss(MAPS, MASKS[:, None][:, 0].long()),
     ),
     'one-hot target': (
-        lambda: loss(ROWS, nn.functional.one_hot(LABELS, 3)),
-        lambda: loss(ROWS, nn.functional.one_hot(LABELS, 3).argmax(dim=1)),
+        lambda: loss(ROWS, ONE_HOT_LABELS),
+        lambda: loss(ROWS, ONE_HOT_LABELS.argmax(dim=1)),
     ),
     'classes of pred last': (
-        lambda: loss(MAPS.movedim(1, -1), MASKS),
-        lambda: loss(MAPS.movedim(1, -1).movedim(-1, 1), MASKS),
+        lambda: loss(MAPS_LAST, MASKS),
+        lambda: loss(MAPS_LAST.movedim(-1, 1), MASKS),
     ),
     'binary head': (lambda: loss(ROWS[:, :1], LABELS), lambda: loss(ROWS[:, :2], LABELS % 2)),
     'classes of a data set': (
-        lambda: segment(MAPS[0], MASKS[0].masked_fill(MASKS[0] == 0, 77)[None]),
-        lambda: segment(MAPS[0], MASKS[0].masked_fill(MASKS[0] == 0, 77)[None], ood_index=77),
+        lambda: segment(MAPS[0], STRANGE_MASK),
+        lambda: segment(MAPS[0], STRANGE_MASK, ood_index=77),
     ),
     'scores of sigmoids': (
         lambda: classify(ROWS[0].sigmoid(), LABELS[:1]),

@@ -38,10 +38,10 @@ def next_tokens(output):
 
 def token_batches(length=7, prompt=0):
     """Return batches of token ids, with labels that copy them as transformers' collator does."""
-    generator = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
     batches = []
     for _ in range(3):
-        ids = torch.randint(WORDS, (5, length), generator=generator)
+        ids = torch.randint(WORDS, (5, length))
         labels = ids.clone()
         labels[:, length - 2 :] = -100  # padding
         labels[:, :prompt] = -100
@@ -103,9 +103,9 @@ def test_labels_that_equal_some_tokens_are_read():
 
 def square_predictions():
     """Return logits (N, L, K) of L = K that are right, and their labels (N, L)."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(6, (4, 6), generator=generator)
-    noise = torch.randn(4, 6, 6, generator=generator)
+    torch.manual_seed(0)
+    labels = torch.randint(6, (4, 6))
+    noise = torch.randn(4, 6, 6)
     return 4 * nn.functional.one_hot(labels, 6) + noise, labels
 
 

@@ -12,9 +12,9 @@ from mmcalib.visualization import ConfidenceView, to_rgb
 
 
 def table(num_bins=10, n=500, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    conf = torch.rand(n, generator=generator).sqrt()
-    correct = torch.rand(n, generator=generator) < conf**2
+    torch.manual_seed(seed)
+    conf = torch.rand(n).sqrt()
+    correct = torch.rand(n) < conf**2
     return bin_table(bin_index(conf, num_bins), conf, correct, num_bins)
 
 

@@ -39,13 +39,13 @@ class Case:
 
 def draw(shape, dtype=torch.float64, scale=4.0, ignore=False, soft=False, seed=0):
     """Return logits that require a gradient, and a target."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype)
-    target = torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
+    torch.manual_seed(seed)
+    logits = (scale * torch.randn(shape, dtype=torch.float64)).to(dtype)
+    target = torch.randint(shape[1], (shape[0], *shape[2:]))
     if ignore:
         target.view(-1)[::4] = IGNORED
     if soft:
-        target = torch.randn(shape, generator=generator, dtype=torch.float64).softmax(dim=1)
+        target = torch.randn(shape, dtype=torch.float64).softmax(dim=1)
     return logits.requires_grad_(), target
 
 

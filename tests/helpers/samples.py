@@ -7,9 +7,9 @@ from mmcalib.metrics.log_bins import log_bin_counts
 
 def classified(n, num_classes=7, seed=0):
     """Return samples of mmpretrain: softmax scores and a label."""
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.softmax(3 * torch.randn(n, num_classes, generator=generator), dim=1)
-    labels = torch.multinomial(scores.sqrt(), 1, generator=generator)
+    torch.manual_seed(seed)
+    scores = torch.softmax(3 * torch.randn(n, num_classes), dim=1)
+    labels = torch.multinomial(scores.sqrt(), 1)
     return [
         {'pred_score': s, 'gt_label': y, 'sample_idx': i}
         for i, (s, y) in enumerate(zip(scores, labels, strict=True))
@@ -18,11 +18,11 @@ def classified(n, num_classes=7, seed=0):
 
 def segmented(n, num_classes=5, size=(12, 17), seed=0):
     """Return samples of mmseg: raw logits, their argmax, and a label map with some 255."""
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     samples = []
     for i in range(n):
-        logits = 3 * torch.randn(num_classes, *size, generator=generator)
-        label = (logits + 3 * torch.randn(logits.shape, generator=generator)).argmax(0)
+        logits = 3 * torch.randn(num_classes, *size)
+        label = (logits + 3 * torch.randn(logits.shape)).argmax(0)
         label[: i % 3] = 255
         samples.append(as_segmented(logits, logits.argmax(0), label, f'image_{i}.jpg'))
     return samples
@@ -65,11 +65,11 @@ def flatten(samples):
 
 def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
     """Return confidences and correctness of images, whose accuracies differ by an image effect."""
-    generator = torch.Generator().manual_seed(seed)
-    conf = 1 - torch.rand(count, pixels, generator=generator) ** 4 / 2
-    effect = spread * torch.randn(count, 1, generator=generator)
+    torch.manual_seed(seed)
+    conf = 1 - torch.rand(count, pixels) ** 4 / 2
+    effect = spread * torch.randn(count, 1)
     chance = torch.special.ndtr(torch.special.ndtri(conf.clamp(max=1 - 1e-7)) + effect)
-    return conf, torch.rand(conf.shape, generator=generator) < chance
+    return conf, torch.rand(conf.shape) < chance
 
 
 def image_narrow_bins(conf, correct):

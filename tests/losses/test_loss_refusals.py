@@ -57,15 +57,12 @@ ZEROS = torch.zeros(4, dtype=torch.long)
 SEVERAL_LABELS = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 0, -1]])
 CALLS = [
     (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
-    (MBLS(), (4, 3), torch.tensor([0, -1, 2, 0]), {}, r': -1\. They are not ignore_index=-100'),
     (MDCALoss(), (2, 3), torch.tensor([0, 3]), {}, '1 labels outside'),
     # A narrow label does not wrap around to the ignored one.
     (MBLS(), (2, 4), torch.tensor([1, 156], dtype=torch.uint8), {}, '156'),
     (MBLS(ignore_index=255), (2, 4), torch.tensor([1, -1], dtype=torch.int8), {}, '-1'),
     (MBLS(), (4, 3), torch.tensor([0, 1]), {}, r'target \(2,\) .* does not fit pred \(4, 3\)'),
-    (MBLS(), (4, 3, 2, 2), torch.zeros(4, 1, 2, 2, dtype=int), {}, r'\(4, 1, 2, 2\)'),
     (MBLS(), (4, 3), torch.zeros(4), {}, r'target \(4,\) of torch.float32'),
-    (MBLS(), (4, 1), ZEROS, {}, 'out_channels=2'),
     (MBLS(), (4,), ZEROS, {}, r'got \(4,\)'),
     (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),
     (MBLS(), (4, 3), ZEROS, dict(avg_factor=4, reduction_override='sum'), 'avg_factor'),
@@ -91,14 +88,9 @@ CALLS = [
     (MBLS(), (1, 3), torch.tensor([[1.0, 1, 0]], dtype=torch.float16), {}, 'such as 2'),
 ]
 
-MAPS = (2, 3, 4, 4)
 REMEDIES = [
-    (torch.zeros(MAPS), torch.zeros(2, 4, 4), r'target\.long\(\)'),
-    (torch.zeros(MAPS), torch.zeros(2, 1, 4, 4), r'target\[:, 0\]'),
-    (torch.zeros(MAPS), torch.zeros(MAPS, dtype=torch.long), r'argmax\(dim=1\)'),
     (torch.zeros(4, 3), ZEROS.numpy(), r'torch\.as_tensor\(target\)'),
     (np.zeros((4, 3)), ZEROS, r'torch\.as_tensor\(pred\)'),
-    (torch.zeros(4, 1), ZEROS, 'at least two classes'),
     (torch.zeros(2, 7, 3), torch.zeros(2, 7, dtype=int), r'pred\.movedim\(-1, 1\)'),
     (SimpleNamespace(logits=torch.zeros(4, 3)), ZEROS, r'give pred\.logits'),
     ({'out': torch.zeros(4, 3), 'aux': torch.zeros(4, 3)}, ZEROS, 'one of its entries out, aux'),
@@ -158,9 +150,9 @@ def test_loss_of_logits_that_sum_to_1_by_chance_is_finite():
 
 def test_loss_class_axis_that_no_shape_tells_raises():
     """Logits (N, T, K) of tokens with T = K would be read with their axes exchanged."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4, 7, 7, generator=generator)
-    target = torch.randint(7, (4, 7), generator=generator)
+    torch.manual_seed(0)
+    logits = torch.randn(4, 7, 7)
+    target = torch.randint(7, (4, 7))
     loss = MBLS(margin=1.0)
     with pytest.raises(ValueError, match='nobody knows which axis of pred') as error:
         loss(logits, target)

@@ -17,9 +17,9 @@ BY_TILES = {
 
 
 def draw(size=(37, 26), dtype=torch.float64, small=(8, 6)):
-    generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(3, K, *small, generator=generator, dtype=torch.float64)
-    labels = torch.randint(K, (3, *size), generator=generator)
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(3, K, *small, dtype=torch.float64)
+    labels = torch.randint(K, (3, *size))
     labels[:, 2:4] = IGNORED
     labels[0, :, -1] = IGNORED
     return logits.to(dtype).requires_grad_(), labels

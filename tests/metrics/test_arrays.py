@@ -97,11 +97,11 @@ def test_classwise_adaptive_error_nothing_above_threshold_is_nan():
 
 def shares_of_votes(num_voters=5):
     """Return logits, and the shares of votes on each image, most of which agree."""
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(300, 4, generator=generator)
-    noise = 2 * torch.randn(logits.shape, generator=generator)
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(300, 4)
+    noise = 2 * torch.randn(logits.shape)
     probs = (logits + noise).softmax(dim=1)
-    votes = probs.multinomial(num_voters, replacement=True, generator=generator)
+    votes = probs.multinomial(num_voters, replacement=True)
     return logits, torch.nn.functional.one_hot(votes, 4).float().mean(dim=1)
 
 

@@ -15,9 +15,9 @@ from mmcalib.metrics.class_rates import ClassRates
 
 def weighted_sigmoid(num_images=1_000, seed=0):
     """Return logits that predict too many positives, and labels."""
-    generator = torch.Generator().manual_seed(seed)
-    true_logits = 2 * torch.randn(num_images, generator=generator) - 1
-    labels = (torch.rand(num_images, generator=generator) < true_logits.sigmoid()).long()
+    torch.manual_seed(seed)
+    true_logits = 2 * torch.randn(num_images) - 1
+    labels = (torch.rand(num_images) < true_logits.sigmoid()).long()
     return true_logits + 1.5, labels
 
 
@@ -63,9 +63,9 @@ def test_one_sigmoid_named_metrics_stay_those_that_are_named():
 
 @pytest.mark.parametrize('num_classes', [2, 5])
 def test_classwise_ece_interval_any_split_of_the_data_is_the_same(num_classes):
-    generator = torch.Generator().manual_seed(0)
-    probs = (2 * torch.randn(300, num_classes, generator=generator)).softmax(dim=1)
-    labels = torch.multinomial(probs, 1, generator=generator)[:, 0]
+    torch.manual_seed(0)
+    probs = (2 * torch.randn(300, num_classes)).softmax(dim=1)
+    labels = torch.multinomial(probs, 1)[:, 0]
     names = ['ClasswiseECE', 'rate_gap']
     expected = mmcalib.measure(probs, labels, names, interval=0.9)
     stream = StreamingMetrics(names, interval=0.9)
@@ -83,10 +83,10 @@ def test_classwise_ece_interval_any_split_of_the_data_is_the_same(num_classes):
 
 
 def test_rate_gap_interval_of_maps_counts_images_and_groups():
-    generator = torch.Generator().manual_seed(0)
-    shift = torch.randn(40, 1, 1, 1, generator=generator)
-    logits = shift + torch.randn(40, 1, 6, 6, generator=generator)
-    labels = (torch.rand(40, 6, 6, generator=generator) < logits[:, 0].sigmoid()).long()
+    torch.manual_seed(0)
+    shift = torch.randn(40, 1, 1, 1)
+    logits = shift + torch.randn(40, 1, 6, 6)
+    labels = (torch.rand(40, 6, 6) < logits[:, 0].sigmoid()).long()
     by_image = mmcalib.measure(logits.sigmoid(), labels, ['rate_gap'], interval=0.9)
     groups = [index // 4 for index in range(40)]
     by_group = mmcalib.measure(logits.sigmoid(), labels, ['rate_gap'], interval=0.9, groups=groups)
@@ -97,9 +97,9 @@ def test_rate_gap_interval_of_maps_counts_images_and_groups():
 
 
 def test_many_classes_have_no_interval_of_classes_and_the_result_says_so():
-    generator = torch.Generator().manual_seed(0)
-    probs = torch.randn(60, 40, generator=generator).softmax(dim=1)
-    labels = torch.randint(40, (60,), generator=generator)
+    torch.manual_seed(0)
+    probs = torch.randn(60, 40).softmax(dim=1)
+    labels = torch.randint(40, (60,))
     measured = mmcalib.measure(probs, labels, ['ECE', 'ClasswiseECE'], interval=0.9)
     assert measured.names_without_interval == ['ClasswiseECE']
 
@@ -178,9 +178,9 @@ def test_rates_sentence_without_positives_asks_for_both_classes():
 
 
 def test_rates_sentence_of_exchanged_classes_asks_for_the_other_one():
-    generator = torch.Generator().manual_seed(0)
-    probs = 0.1 * torch.rand(2_000, generator=generator)
-    labels = (torch.rand(2_000, generator=generator) < probs).long()
+    torch.manual_seed(0)
+    probs = 0.1 * torch.rand(2_000)
+    labels = (torch.rand(2_000) < probs).long()
     text = str(mmcalib.measure(1 - probs, labels, ['rate_gap', 'ECE'], interval=0.95))
     assert 'is P(y = 0), 5.' in text and '% on average, given in its place?' in text
     assert 'given in its place' not in str(
@@ -190,9 +190,9 @@ def test_rates_sentence_of_exchanged_classes_asks_for_the_other_one():
 
 @pytest.mark.parametrize('as_column', [True, False])
 def test_compare_of_two_classes_has_the_ece_of_class_1_by_default(as_column):
-    generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(300, generator=generator)
-    labels = (torch.rand(300, generator=generator) < probs).long()
+    torch.manual_seed(0)
+    probs = torch.rand(300)
+    labels = (torch.rand(300) < probs).long()
     if not as_column:
         probs = torch.stack([1 - probs, probs], dim=1)
     comparison = mmcalib.compare(probs, probs, labels)

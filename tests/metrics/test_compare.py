@@ -16,10 +16,10 @@ MEANS = ['accuracy', 'NLL', 'Brier', 'gap', 'confidence']
 
 def two_models(count, *, num_classes=4, seed=0):
     """Return the probabilities of two models, of which B is less confident, and the labels."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(count, num_classes, generator=generator)
-    other = logits + torch.randn(count, num_classes, generator=generator)
-    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+    torch.manual_seed(seed)
+    logits = 2 * torch.randn(count, num_classes)
+    other = logits + torch.randn(count, num_classes)
+    labels = torch.multinomial((logits / 2).softmax(1), 1)[:, 0]
     return logits.double().softmax(1), (other / 2).double().softmax(1), labels
 
 
@@ -186,9 +186,9 @@ def test_compare_invalid_input_raises(arguments, options, message):
 
 
 def test_compare_two_classes_sentences_name_metrics_as_the_table():
-    generator = torch.Generator().manual_seed(0)
-    p = torch.rand(2000, generator=generator).double()
-    labels = (torch.rand(2000, generator=generator) < p).long()
+    torch.manual_seed(0)
+    p = torch.rand(2000).double()
+    labels = (torch.rand(2000) < p).long()
     a = torch.stack([1 - p**3, p**3], dim=1)
     b = torch.stack([1 - p, p], dim=1)
     text = str(compare(a, b, labels, ['ClasswiseECE', 'AECE', 'NLL']))

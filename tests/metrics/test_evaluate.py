@@ -22,11 +22,11 @@ INTERVAL_NAMES = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']
 
 def draw_loader(*shape, classes=3, size=7, ignored=0.2, **options):
     """Return logits, labels that follow them, some of them 255, and a loader of both."""
-    generator = torch.Generator().manual_seed(sum(shape, classes))
-    logits = 2 * torch.randn(size, classes, *shape, generator=generator)
-    noise = torch.randn(logits.shape, generator=generator)
+    torch.manual_seed(sum(shape, classes))
+    logits = 2 * torch.randn(size, classes, *shape)
+    noise = torch.randn(logits.shape)
     labels = (logits + noise).argmax(1) if classes > 1 else (logits + noise > 0)[:, 0].long()
-    labels[torch.rand(labels.shape, generator=generator) < ignored] = 255
+    labels[torch.rand(labels.shape) < ignored] = 255
     return logits, labels, DataLoader(TensorDataset(logits, labels), batch_size=3, **options)
 
 
@@ -67,17 +67,6 @@ def test_evaluate_model_equals_arrays_rows_and_registered_metric(shape, classes)
     if classes > 1:
         registered = registered_values(rows, row_labels, NAMES)
         assert registered == pytest.approx(values, rel=1e-4)
-
-
-@pytest.mark.parametrize(('batch_size', 'shuffle'), [(7, False), (2, True)])
-@pytest.mark.parametrize('classes', [1, 3])
-@pytest.mark.parametrize('shape', [(), (4, 5), (3, 4, 5)], ids=['rows', 'maps', 'volumes'])
-def test_evaluate_other_batches_or_order_same(shape, classes, batch_size, shuffle):
-    logits, labels, loader = draw_loader(*shape, classes=classes, size=7 if shape else 30)
-    expected = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
-    other = DataLoader(TensorDataset(logits, labels), batch_size=batch_size, shuffle=shuffle)
-    actual = evaluate(nn.Identity(), other, NAMES, ignore_index=255)
-    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(('shape', 'ignored'), [((), 0.0), ((4, 5), 0.2)], ids=['rows', 'maps'])
@@ -162,9 +151,9 @@ def test_intervals_rows_in_groups_equal_measure():
 
 
 def test_measure_several_labels_has_a_value_each_and_their_mean():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(20, 3, generator=generator)
-    labels = (logits + torch.randn(20, 3, generator=generator) > 0).long()
+    torch.manual_seed(0)
+    logits = torch.randn(20, 3)
+    labels = (logits + torch.randn(20, 3) > 0).long()
     labels[:, 2] = 255
     labels[0, 0] = 255
     probs = logits.sigmoid()
@@ -182,12 +171,6 @@ def test_measure_several_labels_has_a_value_each_and_their_mean():
     by_model = evaluate(nn.Identity(), loader, ['ECE', 'NLL'], **options)
     for name, expected in values.items():
         np.testing.assert_allclose(by_model[name], expected, rtol=1e-6)
-
-
-def test_measure_no_valid_prediction_is_nan():
-    values = measure(np.zeros((2, 3)) + 1 / 3, [9, 9], ['ECE'], ignore_index=9, interval=0.95)
-    assert list(values) == ['ECE', 'ECE_low', 'ECE_high']
-    assert np.isnan(list(values.values())).all()
 
 
 MEMORY = """

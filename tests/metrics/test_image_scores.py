@@ -22,8 +22,8 @@ MAP_FIELDS = ('pred_sem_seg', 'gt_sem_seg')
 
 
 def draw(size=(4, 5), num_classes=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(num_classes, *size, generator=generator, dtype=torch.float64)
+    torch.manual_seed(seed)
+    logits = 2 * torch.randn(num_classes, *size, dtype=torch.float64)
     return logits.softmax(dim=0)
 
 
@@ -175,12 +175,12 @@ def test_image_score_metric_image_without_label_is_only_in_the_file(tmp_path):
 
 def test_image_score_metric_scores_of_members_equal_loop():
     samples = segmented(6)
-    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
     risks = []
     scores = {'pairwise_dice': [], 'mutual_information': []}
     for sample in samples:
-        maps = torch.randint(5, (3, 12, 17), generator=generator).short()
-        information = torch.rand(1, 12, 17, generator=generator)
+        maps = torch.randint(5, (3, 12, 17)).short()
+        information = torch.rand(1, 12, 17)
         sample['disagreement'] = dict(predictions=maps, mutual_information=information)
         pairs = itertools.combinations(maps.flatten(1).numpy(), 2)
         dice = [1 - references.image_risks(*pair, None)['Dice'] for pair in pairs]

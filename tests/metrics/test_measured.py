@@ -23,9 +23,9 @@ NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'AUROC', 'gap']
 
 
 def draw_rows(size=200, classes=4):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(size, classes, generator=generator)
-    labels = (logits + 2 * torch.randn(size, classes, generator=generator)).argmax(dim=1)
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(size, classes)
+    labels = (logits + 2 * torch.randn(size, classes)).argmax(dim=1)
     return logits, labels
 
 
@@ -75,13 +75,6 @@ def test_measured_maps_with_one_valid_pixel_each_are_images():
     labels[:, 0, 0] = 0
     measured = mmcalib.measure(probs, labels, ['ECE'], ignore_index=255, interval=0.9)
     assert measured.units == '4 images'
-
-
-def test_measured_one_name_without_interval_is_a_number():
-    logits, labels = draw_rows()
-    probs = logits.softmax(dim=1)
-    assert isinstance(mmcalib.measure(probs, labels, 'ECE'), float)
-    assert mmcalib.measure(probs, labels, ['ECE']) == {'ECE': mmcalib.measure(probs, labels, 'ECE')}
 
 
 def test_measured_several_labels_table_has_a_row_each_and_their_mean():
@@ -212,13 +205,6 @@ def test_warnings_point_to_the_caller():
 def test_mean_over_labels_by_name_raises_with_remedy():
     with pytest.raises(ValueError, match="metrics=\\['ECE'\\]"):
         mmcalib.measure([[0.5, 0.5]], [1], ['ECE_macro'])
-
-
-@pytest.mark.parametrize('loader', [5, None])
-def test_what_gives_no_batches_raises_in_one_line(loader):
-    for call in (mmcalib.calibrate, mmcalib.evaluate):
-        with pytest.raises(TypeError, match=f'DataLoader.*{type(loader).__name__}'):
-            call(nn.Linear(2, 2), loader)
 
 
 @pytest.mark.parametrize(('interval', 'remedy'), [(95, 'give 0.95'), (1, 'between 0 and 1')])

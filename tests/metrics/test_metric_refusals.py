@@ -221,18 +221,12 @@ REFUSED = [
     # Arrays.
     (ece, dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
-    (ece, dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
-    (ece, dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) do not fit labels \(2,\)'),
-    (ece, dict(probs=HALF, labels=[[0, 1]]), r'one-hot: give labels.argmax\(1\)'),
     (ece, dict(probs=[0.5], labels=[True]), 'be integers, got bool: .* conf=… and correct=…'),
-    (ece, dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
-    (ece, dict(probs=np.ones((2, 5, 4, 3)), labels=np.zeros((2, 5, 4), int)), 'the second axis'),
     (ece, dict(probs=[[1, 0]], labels=[0]), 'must be floats, got int64: give probabilities, as'),
     (ece, dict(probs=[[True, False]], labels=[0]), 'got bool: give probabilities, as'),
     (ece, dict(probs=[['a', 'b']], labels=[0]), 'probs must be an array, .* got list of <U1'),
     (ece, dict(probs=HALF, labels=torch.tensor([1.0])), r'labels\.long\(\)'),
     (ece, dict(probs=np.ones((3, 2)) / 2, labels=[0, 1]), '2 labels for 3 predictions'),
-    (ece, dict(probs=np.ones((2, 3)) / 2, labels=[0, 1, 1]), r'probs\.T'),
     (ece, dict(probs=nn.Linear(2, 2), labels=[0]), r'Linear .*evaluate\(model, loader\)'),
     (measure, dict(probs=HALF, labels=[0], metrics='acc'), 'did you mean accuracy'),
     (measure, dict(probs=HALF, labels=[0], metrics=None), 'metrics must be .* got None'),
@@ -279,6 +273,9 @@ REFUSED = [
         dict(probs=HALF, labels=[0], metrics='ECE', interval=0.9, groups='a'),
         "got the text 'a'",
     ),
+    (StreamingMetrics, dict(num_bins=0), 'num_bins'),
+    (StreamingMetrics, dict(metrics='AECE', interval=0.9), 'AECE'),
+    (StreamingMetrics(protocol='image').update, (3 * ROWS, LABELS), 'is for maps'),
     # Arguments that do not exist.
     *(
         (partial(function, n_bins=5), (), r"keyword argument 'n_bins'; did you mean num_bins\?$")
@@ -288,7 +285,6 @@ REFUSED = [
     (partial(mmcalib.threshold, n_bins=5), (), "'n_bins'; there are conf, correct, groups, prob"),
     (partial(mmcalib.calibrate, ignore=5), (), "'ignore'; did you mean ignore_index"),
     (mmcalib.evaluate, (nn.Linear(2, 2).state_dict(), []), 'got OrderedDict'),
-    (mmcalib.metrics.StreamingMetrics(['ECE']).update, (np.ones((12, 2)) / 2, [0] * 12), 'p.clamp'),
     (ece, dict(), 'give probs and labels, or'),
     (ece, dict(conf=[0.5], correct=[True], ignore_index=255), 'is a label: it goes'),
     (ece, dict(probs=[[0.5, 0.5], [1.0]], labels=[0, 0]), 'must be rows of one length'),
@@ -333,7 +329,6 @@ REFUSED = [
     *((threshold_at_risk, (IMAGE_BINS, value), 'risk must be') for value in (0, 1, -0.1, 5)),
     (partial(threshold_at_risk, probability=5), (IMAGE_BINS, 0.05), 'probability must be'),
     # Thresholds of arrays.
-    (mmcalib.threshold, ([0.5, np.nan], [True, False]), r'1 of 2 values outside \[0, 1\]'),
     (mmcalib.threshold, ([0.5, 1.5], [True, False]), r'1 of 2 values outside \[0, 1\]'),
     (mmcalib.threshold, ([0.5, 0.6], [0, 2]), 'correct must be booleans.*predicted == labels'),
     (mmcalib.threshold, ([0.5, 0.6], [True]), 'must have one shape'),

@@ -85,9 +85,9 @@ def reference_figures(conf, correct):
 
 
 def binary_samples(n):
-    generator = torch.Generator().manual_seed(0)
-    prob = torch.sigmoid(30 * torch.randn(n, 1, 6, 7, generator=generator))
-    label = (torch.rand(n, 6, 7, generator=generator) < 0.3).long()
+    torch.manual_seed(0)
+    prob = torch.sigmoid(30 * torch.randn(n, 1, 6, 7))
+    label = (torch.rand(n, 6, 7) < 0.3).long()
     return [as_segmented(p, (p[0] > 0.5).long(), y) for p, y in zip(prob, label, strict=True)]
 
 

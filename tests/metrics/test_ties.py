@@ -21,11 +21,11 @@ SIZE = 400
 
 def permuted_predictions(row, seed=0):
     """Return rows of the same probabilities in other orders, and labels of 50 % accuracy."""
-    generator = torch.Generator().manual_seed(seed)
-    orders = torch.stack([torch.randperm(len(row), generator=generator) for _ in range(SIZE)])
+    torch.manual_seed(seed)
+    orders = torch.stack([torch.randperm(len(row)) for _ in range(SIZE)])
     probs = row[orders]
     predicted = probs.argmax(dim=1)
-    is_wrong = torch.rand(SIZE, generator=generator) < 0.5
+    is_wrong = torch.rand(SIZE) < 0.5
     labels = torch.where(is_wrong, (predicted + 1) % len(row), predicted)
     return probs, labels
 
@@ -129,12 +129,12 @@ def test_ranking_votes_equals_loop(dtype):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 def test_ranking_small_confidences_equals_loop(num_classes, scale, dtype):
     """Check the softmax of logits that are nearly equal, as cosines without a temperature are."""
-    generator = torch.Generator().manual_seed(0)
-    logits = scale * torch.randn(200, num_classes, generator=generator)
+    torch.manual_seed(0)
+    logits = scale * torch.randn(200, num_classes)
     probs = logits.to(dtype).softmax(dim=1)
     conf, predicted = probs.float().max(dim=1)
     # The more confident of two predictions is more often correct.
-    is_correct = torch.rand(200, generator=generator) < conf.argsort().argsort() / 200
+    is_correct = torch.rand(200) < conf.argsort().argsort() / 200
     labels = torch.where(is_correct, predicted, (predicted + 1) % num_classes)
     expected = references.failure_auroc(conf.tolist(), is_correct.tolist())
     assert expected > 80

@@ -22,12 +22,12 @@ FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')
 
 def classified_with_logits(n, labels, seed=0):
     """A classifier's samples with logits in float64, less confident where the label is negative."""
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     samples = []
     for index in range(n):
         label = labels[index % len(labels)]
         scale = 3 if label >= 0 else 2 + label / 4
-        logits = scale * torch.randn(5, generator=generator, dtype=torch.float64)
+        logits = scale * torch.randn(5, dtype=torch.float64)
         samples.append(
             {
                 'logits': logits,
@@ -163,10 +163,10 @@ def test_ood_metric_masked_class_equals_without_it(mask):
 
 
 def test_ood_metric_binary_head_equals_two_logits():
-    generator = torch.Generator().manual_seed(0)
-    logit = 3 * torch.randn(6, 8, generator=generator, dtype=torch.float64)
+    torch.manual_seed(0)
+    logit = 3 * torch.randn(6, 8, dtype=torch.float64)
     predicted = (logit > 0).long()
-    label = torch.randint(3, (6, 8), generator=generator)  # 2 is OOD.
+    label = torch.randint(3, (6, 8))  # 2 is OOD.
     one_score = as_segmented(logit.sigmoid()[None], predicted, label)
     two_logits = as_segmented(torch.stack([torch.zeros_like(logit), logit]), predicted, label)
     scores = ('max_probability', 'entropy')

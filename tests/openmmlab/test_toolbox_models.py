@@ -299,9 +299,9 @@ def draw_labels(logits, loader, *, with_scores):
 
     With scores of labels, the second label of each image is ignored.
     """
-    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(3)
     probs = (logits / 4).sigmoid()
-    labels = (torch.rand(probs.shape, generator=generator) < probs).long()
+    labels = (torch.rand(probs.shape) < probs).long()
     for sample, image_labels in zip(loader.dataset, labels, strict=True):
         sample.set_gt_label(image_labels.nonzero()[:, 0])
         if with_scores:

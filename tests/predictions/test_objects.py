@@ -11,11 +11,11 @@ from mmcalib.predictions.objects import find_map_objects, find_objects, object_i
 
 def draw_map(size=(9, 11), num_classes=3, seed=0):
     """Return smooth logits ``(K, H, W)``, and labels that agree with many of them."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(num_classes, *size, generator=generator, dtype=torch.float64)
+    torch.manual_seed(seed)
+    logits = torch.randn(num_classes, *size, dtype=torch.float64)
     logits = torch.nn.functional.avg_pool2d(logits, 3, 1, 1) * 6
-    labels = torch.randint(num_classes, size, generator=generator)
-    labels = torch.where(torch.rand(size, generator=generator) < 0.7, logits.argmax(0), labels)
+    labels = torch.randint(num_classes, size)
+    labels = torch.where(torch.rand(size) < 0.7, logits.argmax(0), labels)
     labels[0, :4] = 255
     return logits, labels.numpy()
 

@@ -33,11 +33,11 @@ default_hooks = dict(checkpoint=dict(save_best='calibration/ECE', rule='less'))
 
 def several(count, num_labels=6, seed=0, score=False):
     """Return mmpretrain's samples of a head that predicts each label by a sigmoid."""
-    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
     samples = []
     for index in range(count):
-        scores = (2 * torch.randn(num_labels, generator=generator) - 1).sigmoid()
-        present = (torch.rand(num_labels, generator=generator) < scores.sqrt()).long()
+        scores = (2 * torch.randn(num_labels) - 1).sigmoid()
+        present = (torch.rand(num_labels) < scores.sqrt()).long()
         sample = {
             'pred_score': scores,
             'pred_label': (scores >= 0.5).nonzero()[:, 0],

@@ -19,12 +19,12 @@ from mmcalib.visualization.confidence_maps import every_nth_pixel
 
 
 def draw_maps(num_images=6, classes=4, size=(20, 24)):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(num_images, classes, *size, generator=generator)
-    noise = torch.randn(logits.shape, generator=generator)
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(num_images, classes, *size)
+    noise = torch.randn(logits.shape)
     labels = (logits + noise).argmax(dim=1)
     labels[:, 0] = 255
-    images = torch.randint(256, (num_images, 3, *size), generator=generator, dtype=torch.uint8)
+    images = torch.randint(256, (num_images, 3, *size), dtype=torch.uint8)
     return images, logits, labels
 
 
@@ -103,9 +103,9 @@ def test_reliability_diagram_with_one_run_without_classwise_ece_draws_each_as_it
 
 
 def test_reliability_diagram_of_several_labels_and_measurements_has_panels():
-    generator = torch.Generator().manual_seed(0)
-    probs = torch.rand(100, 3, generator=generator)
-    labels = (torch.rand(100, 3, generator=generator) < probs).long()
+    torch.manual_seed(0)
+    probs = torch.rand(100, 3)
+    labels = (torch.rand(100, 3) < probs).long()
     labels[:, 2] = 255
     measured = mmcalib.measure(probs, labels, ['ECE', 'NLL'], ignore_index=255)
     figure = mmcalib.reliability_diagram(measured)

@@ -180,9 +180,9 @@ def test_reliability_diagram_arrays_equal_loop():
 
 
 def binary_rows(num_images=400):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(num_images, generator=generator)
-    labels = (torch.rand(num_images, generator=generator) < (logits - 1).sigmoid()).long()
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(num_images)
+    labels = (torch.rand(num_images) < (logits - 1).sigmoid()).long()
     return logits.sigmoid(), labels
 
 
@@ -270,9 +270,9 @@ def test_reliability_runs_of_which_one_lacks_the_classes_are_all_of_confidences(
 
 
 def test_reliability_diagram_measured_two_classes_other_bins_warns_of_confidences():
-    generator = torch.Generator().manual_seed(0)
-    p = torch.rand(300, generator=generator)
-    labels = (torch.rand(300, generator=generator) < p).long()
+    torch.manual_seed(0)
+    p = torch.rand(300)
+    labels = (torch.rand(300) < p).long()
     probs = torch.stack([1 - p, p], dim=1)
     measured = {'raw': mmcalib.measure(probs, labels, ['ECE', 'ClasswiseECE'])}
     for options in (dict(equal_mass=True, zoom=(0, 20)), dict(num_bins=7), dict(scale='logit')):
