@@ -23,18 +23,11 @@ from mmcalib.openmmlab.heads import innermost_model, predicted_classes
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric
 from mmcalib.runs.checks import build_data, check_amp, check_run
-from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import find_toolbox
 from mmcalib.runs.evaluation import load_and_test, metrics_of_type
 from mmcalib.runs.model import model_folder_name, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
-from mmcalib.runs.run_config import (
-    check_test_data,
-    limit_samples,
-    set_test,
-    set_work_dir,
-    show_predictions,
-)
+from mmcalib.runs.run_config import limit_samples, load_test_config, show_predictions
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.work_dir import locked
 
@@ -53,8 +46,7 @@ def evaluate_model(options: EvaluationOptions) -> None:
     model = prepare_model(cfg, networks, options, disagreement=disagreement)
     if options.work_dir is None:
         cfg.work_dir = str(Path(cfg.work_dir, model_folder_name(model.description)))
-    if options.limit is not None:
-        limit_samples(cfg, options.limit)
+    limit_samples(cfg, options.limit)
     with locked(cfg.work_dir, first=is_first_process(options.launcher)):
         runner = build_runner(cfg)
         build_data(runner, ['test'])
@@ -82,11 +74,7 @@ def check_options(options: EvaluationOptions) -> None:
 
 def config_for_test(path: str, options: EvaluationOptions) -> Config:
     """Return a config as the options change it, but for a limit on its samples."""
-    cfg = load_config(path, options.cfg_options)
-    cfg.launcher = options.launcher
-    set_work_dir(cfg, options.work_dir, limit=options.limit)
-    set_test(cfg, split=options.split, evaluation=options.evaluation)
-    check_test_data(cfg)
+    cfg = load_test_config(path, options)
     if options.amp:
         cfg.test_cfg.fp16 = True
     if options.show_dir is not None:

@@ -20,12 +20,11 @@ from mmcalib.runs.checkpoint import (
     read_checkpoint,
 )
 from mmcalib.runs.checks import build_data, check_amp, check_run
-from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import load_and_test
 from mmcalib.runs.model import Network, PredictingModel, describe_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.resume import continues_in_work_dir, resume_from
-from mmcalib.runs.run_config import limit_samples, set_test, set_work_dir
+from mmcalib.runs.run_config import limit_samples, load_run_config, use_validation_split
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.training_hooks import (
     best_checkpoints,
@@ -60,10 +59,9 @@ def train_model(options: TrainOptions) -> None:
 
 def config_for_training(options: TrainOptions) -> Config:
     """Return the config as the options change it."""
-    cfg = load_config(options.config, options.cfg_options)
-    cfg.launcher = options.launcher
-    set_work_dir(cfg, options.work_dir, limit=options.limit)
-    set_test(cfg, split=options.split)
+    cfg = load_run_config(options.config, options)
+    if options.split == 'val':
+        use_validation_split(cfg)
     if options.no_validate:
         cfg.val_cfg = None
         cfg.val_dataloader = None
@@ -78,8 +76,7 @@ def config_for_training(options: TrainOptions) -> Config:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
-    if options.limit is not None:
-        limit_samples(cfg, options.limit)
+    limit_samples(cfg, options.limit)
     return cfg
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -14,7 +15,7 @@ from mmcalib.errors import UserError, did_you_mean
 from mmcalib.files import experiment_name
 from mmcalib.openmmlab.splits import OWN_TEST_LOADER, TESTED_SPLIT
 from mmcalib.options import check_integer, check_number
-from mmcalib.runs.config import list_single_metrics
+from mmcalib.runs.config import list_single_metrics, load_config
 from mmcalib.runs.config_tree import find_pipelines, find_toolbox, type_name
 from mmcalib.runs.facts import plain
 
@@ -38,37 +39,35 @@ AVERAGING_MODELS = ('AverageClsScoreTTA', 'SegTTAModel')
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
-def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:
-    """Set the work dir: the given one, else the config's, else one named after the experiment.
+def load_run_config(path: str, options: Any) -> Config:
+    """Read a config for a run, with the launcher and the work dir that its command was given.
 
-    A smoke run that is given none has one below it, and leaves the files of real runs alone.
+    Without one it is the config's work dir, else one named after the experiment. A smoke run that
+    is given none has one below it, and leaves the files of real runs alone.
     """
-    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
-    if limit and not work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
+    cfg = load_config(path, options.cfg_options)
+    cfg.launcher = options.launcher
+    folder = cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
+    if options.limit:
+        folder = str(Path(folder, f'limit{options.limit}'))
+    cfg.work_dir = options.work_dir or folder
+    return cfg
 
 
-def set_test(cfg: Config, *, split: str = 'test', evaluation: str | None = None) -> None:
-    """Set what is tested: the split, and one of the config's named evaluations.
-
-    Args:
-        cfg: Config of the run, whose work dir is set.
-        split: ``'test'`` or ``'val'``.
-        evaluation: Name of the evaluation, None for the config's test_evaluator.
+def load_test_config(path: str, options: Any) -> Config:
+    """Read a config for a test on the split, and by the named evaluation, of a command.
 
     Raises:
         UserError: If the config has no such evaluation, or no data of the split.
     """
-    if evaluation:
-        use_evaluation(cfg, evaluation)
-    if split == 'val':
+    cfg = load_run_config(path, options)
+    if options.evaluation:
+        use_evaluation(cfg, options.evaluation)
+    if options.split == 'val':
         use_validation_split(cfg)
-
-
-def check_test_data(cfg: Config) -> None:
-    """Refuse a config without data for a test: a traceback would say so."""
     if cfg.get('test_dataloader') is None:
         raise UserError('the config has no test_dataloader: --split val takes its validation data')
+    return cfg
 
 
 def use_evaluation(cfg: Config, name: str) -> None:
@@ -101,18 +100,20 @@ def use_validation_split(cfg: Config) -> None:
     cfg[TESTED_SPLIT] = 'val'
 
 
-def limit_samples(cfg: Config, limit: int) -> None:
+def limit_samples(cfg: Config, limit: int | None) -> None:
     """Make a smoke run of a config: a few samples of each split, and one epoch at most.
 
     Results and checkpoints say so, and reports leave them out.
 
     Args:
         cfg: Config of the run.
-        limit: Number of samples of each split.
+        limit: Number of samples of each split; None for all of them.
 
     Raises:
         UserError: If it is below 1.
     """
+    if limit is None:
+        return
     cfg.limit = check_integer('--limit', limit)
     for loader in dataloaders(cfg):
         loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)

@@ -8,11 +8,12 @@ from commands import ROOT
 from images import write_voc
 from mmengine.config import Config
 
+from mmcalib.cli.train import TrainOptions
 from mmcalib.errors import UserError
 from mmcalib.files import experiment_name
 from mmcalib.runs.config import load_config
 from mmcalib.runs.missing_data import missing_data_message
-from mmcalib.runs.run_config import limit_samples, set_work_dir, use_evaluation
+from mmcalib.runs.run_config import limit_samples, load_run_config, use_evaluation
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
 SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')
@@ -263,7 +264,7 @@ def test_experiment_name_keeps_folder():
 
 
 @pytest.mark.parametrize(('limit', 'batch_size', 'steps'), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
-def test_limit_samples_sets_iterations_and_folder(limit, batch_size, steps):
+def test_limit_samples_sets_iterations(limit, batch_size, steps):
     cfg = Config(
         dict(
             train_cfg=dict(max_iters=20_000, val_interval=2000, val_begin=100),
@@ -275,10 +276,13 @@ def test_limit_samples_sets_iterations_and_folder(limit, batch_size, steps):
     assert cfg.train_cfg == dict(max_iters=steps, val_interval=steps)
     assert cfg.train_dataloader.batch_size == min(limit, batch_size)
     assert cfg.train_dataloader.dataset.samples == cfg.limit == limit
-    # The files of real runs are left alone, unless the folder was named.
-    for requested, expected in (('mine', 'mine'), (None, f'mine/limit{limit}')):
-        set_work_dir(cfg, requested, limit=limit)
-        assert cfg.work_dir == expected
+
+
+def test_load_run_config_of_smoke_run_leaves_real_files_alone():
+    # Unless the folder was named.
+    for requested, expected in (('mine', 'mine'), (None, 'work_dirs/mbls/digits/limit8')):
+        options = TrainOptions(config=DIGITS, work_dir=requested, limit=8)
+        assert load_run_config(DIGITS, options).work_dir == expected
 
 
 def test_load_config_of_toolboxes_version_0_is_refused(tmp_path):

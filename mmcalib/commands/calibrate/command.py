@@ -49,7 +49,7 @@ from mmcalib.runs.facts import DATASET_KEYS, describe_dataset
 from mmcalib.runs.model import PredictingModel, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import CONTENT
-from mmcalib.runs.run_config import limit_samples, set_loader_defaults, set_work_dir
+from mmcalib.runs.run_config import limit_samples, load_run_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights, tell_hooks
 
@@ -107,7 +107,7 @@ def prepare(options: CalibrateOptions) -> tuple[Config, list[str], PredictingMod
         UserError: For options that exclude one another, or if the config lacks a split.
     """
     check_options(options)
-    load = partial(load_for_calibration, options=options)
+    load = partial(load_run_config, options=options)
     cfg = load(options.members[0].config)
     splits = [options.split]
     own_loader = cfg.get(f'{options.split}_dataloader')
@@ -124,17 +124,8 @@ def prepare(options: CalibrateOptions) -> tuple[Config, list[str], PredictingMod
         always_mean=options.writes_temperature,
     )
     set_loader_defaults(cfg)
-    if options.limit is not None:
-        limit_samples(cfg, options.limit)
+    limit_samples(cfg, options.limit)
     return cfg, splits, model
-
-
-def load_for_calibration(path: str, options: CalibrateOptions) -> Config:
-    """Return a config as a calibration runs it."""
-    cfg = load_config(path, options.cfg_options)
-    cfg.launcher = options.launcher
-    set_work_dir(cfg, options.work_dir, limit=options.limit)
-    return cfg
 
 
 def load_model(runner: Runner, loader: Iterable, checkpoints: Sequence[Checkpoint]) -> None:

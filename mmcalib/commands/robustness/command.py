@@ -29,14 +29,13 @@ from mmcalib.reports.reported_runs import read_runs
 from mmcalib.reports.shifts import COMPARED_METRICS, shift_description
 from mmcalib.runs.checkpoint import class_difference, read_checkpoint
 from mmcalib.runs.checks import build_data, check_run
-from mmcalib.runs.config import load_config
 from mmcalib.runs.evaluation import metric_options, run_test, tested_classes
 from mmcalib.runs.facts import plain
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prepare_model
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, digest
-from mmcalib.runs.run_config import check_test_data, set_test, set_work_dir
+from mmcalib.runs.run_config import load_test_config
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.weights import load_weights
 from mmcalib.runs.work_dir import locked
@@ -84,11 +83,7 @@ def run_robustness(options: RobustnessOptions) -> None:
 
 def config_for_shifts(options: RobustnessOptions) -> Config:
     """Return the config as the options change it."""
-    cfg = load_config(options.config, options.cfg_options)
-    cfg.launcher = options.launcher
-    set_work_dir(cfg, options.work_dir, limit=options.limit)
-    set_test(cfg, split=options.split, evaluation=options.evaluation)
-    check_test_data(cfg)
+    cfg = load_test_config(options.config, options)
     if not options.work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
     set_test_loader(cfg, options)

@@ -180,8 +180,7 @@ def data_preprocessor(cfg: Config) -> Mapping:
 
 def set_test_loader(cfg: Config, options: RobustnessOptions) -> None:
     """Set how the test data of a config, one of several test sets, are read."""
-    if options.limit is not None:
-        limit_samples(cfg, options.limit)
+    limit_samples(cfg, options.limit)
     if options.workers is not None:
         cfg.test_dataloader.num_workers = options.workers
     cfg.test_dataloader.persistent_workers = False  # Each test has a loader of its own.
