@@ -18,7 +18,6 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
-from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader
@@ -27,7 +26,7 @@ from mmcalib.errors import UserError, did_you_mean, nearest
 from mmcalib.losses import AdaFocalLoss, CalibrationLoss, CALSLoss
 from mmcalib.metrics.metric_text import AACC, INTERVAL, MIOU, better_rule
 from mmcalib.openmmlab.calibrated_model import is_calibrated
-from mmcalib.openmmlab.heads import classes_of_head, takes_several_labels
+from mmcalib.openmmlab.heads import classes_of_head, innermost_model, takes_several_labels
 from mmcalib.openmmlab.hooks import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import (
     file_problem,
@@ -100,7 +99,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     Raises:
         UserError: For the first error.
     """
-    model = innermost(runner.model)
+    model = innermost_model(runner.model)
     loops = {split: getattr(runner, f'{split}_loop') for split in present_splits(runner, splits)}
     first_loop = next(iter(loops.values()), None)
     for split, loop in loops.items():
@@ -123,13 +122,6 @@ def check_amp() -> None:
     """Refuse mixed precision without a GPU: bfloat16 of a CPU gives a wrong number."""
     if not torch.cuda.is_available():
         raise UserError('--amp needs a CUDA device, and none is available: leave it out')
-
-
-def innermost(model: nn.Module) -> nn.Module:
-    """Return the model in its wrappers."""
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
-    return model
 
 
 def check_all_samples(split: str, loader: DataLoader) -> None:

@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader
 
 from mmcalib.commands.predict.image_files import GREY_NOTE, check_image
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.heads import classes_of_head, has_several_labels
+from mmcalib.openmmlab.heads import classes_of_head, has_several_labels, innermost_model
 from mmcalib.openmmlab.sample_writing import disagreement_in
 from mmcalib.openmmlab.samples import background_index, read_samples
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.objects import Objects, find_map_objects, map_confidence
 from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint, class_names
-from mmcalib.runs.checks import building, innermost
+from mmcalib.runs.checks import building
 from mmcalib.runs.config_tree import find_pipelines, type_name, without_labels
 from mmcalib.runs.weights import build_model
 from mmcalib.visualization.pixels import as_rgb
@@ -109,7 +109,7 @@ class Predictor:
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
         self.classes = checkpoints[0].classes
         self.palette = checkpoints[0].dataset_meta.get('palette')
-        num_classes = classes_of_head(innermost(model))
+        num_classes = classes_of_head(innermost_model(model))
         if num_classes not in (None, len(self.classes)):
             self.classes = [str(label) for label in range(num_classes)]
             self.palette = None

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmcalib.errors import UserError
+from mmcalib.openmmlab.heads import innermost_model
 
 
 @HOOKS.register_module()
@@ -30,7 +30,7 @@ class KeepLogitsHook(Hook):
     """
 
     def before_val(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = innermost_model(runner.model)
         self._logits = None
         self._handles = [
             model.head.register_forward_hook(self._keep_logits),
