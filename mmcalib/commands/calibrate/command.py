@@ -131,15 +131,10 @@ def prepare(options: CalibrateOptions) -> tuple[Config, list[str], PredictingMod
 def load_model(runner: Runner, loader: Iterable, checkpoints: Sequence[Checkpoint]) -> None:
     """Load the weights of a model whose classes are those of a loader."""
     runner.call_hook('before_run')
-    load_weights(runner.model, checkpoints, data_classes(loader))
+    load_weights(runner.model, checkpoints, class_names(loader.dataset))
     tell_hooks(runner, checkpoints)
     if is_model_wrapper(runner.model):  # Each process predicts its share of the images.
         runner.model = runner.model.module
-
-
-def data_classes(loader: Iterable) -> Sequence[str]:
-    """Return the names of the classes of a loader's data set."""
-    return class_names(getattr(loader.dataset, 'metainfo', None))
 
 
 def calibrate_runner(
@@ -209,7 +204,7 @@ def calibrate_runner(
     )
     calibrated = result(data, fitted, scalings, effect, placement, num_bins=options.num_bins)
     calibrated.split = plan.split
-    name_classes(calibrated, data_classes(loader))
+    name_classes(calibrated, class_names(loader.dataset))
     if plan.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
