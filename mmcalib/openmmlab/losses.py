@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import isclass
 from typing import Any
 
 from mmengine.registry import MODELS
@@ -10,26 +11,10 @@ from torch import nn
 
 from mmcalib import losses as library
 
-LOSSES = (
-    library.ACLSLoss,
-    library.AdaFocalLoss,
-    library.BrierLoss,
-    library.BSCELoss,
-    library.CALSLoss,
-    library.ConfidencePenaltyLoss,
-    library.DualFocalLoss,
-    library.InverseFocalLoss,
-    library.L1ACELoss,
-    library.LabelSmoothingLoss,
-    library.MarginLabelSmoothingLoss,
-    library.MDCALoss,
-    library.NACLLoss,
-    library.SampleDependentFocalLoss,
-    library.SoftmaxFocalLoss,
-    library.SVLSLoss,
-)
-for loss in LOSSES:
-    MODELS.register_module(module=loss)
+BASES = (library.BatchLoss, library.CalibrationLoss)
+for loss in vars(library).values():
+    if isclass(loss) and issubclass(loss, library.CalibrationLoss) and loss not in BASES:
+        MODELS.register_module(module=loss)
 
 
 @MODELS.register_module(name='CombinedLoss')
