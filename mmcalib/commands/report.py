@@ -12,7 +12,7 @@ from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, whole_file
 from mmcalib.reports.compare_tests import compare_tests
 from mmcalib.reports.formats import format_tables
-from mmcalib.reports.reported_runs import ReportedRun, find_runs
+from mmcalib.reports.reported_runs import find_runs
 from mmcalib.reports.tables import Table, tables_from_runs
 from mmcalib.texts import printable
 
@@ -40,7 +40,12 @@ def report_runs(options: ReportOptions) -> None:
     tables = tables_from_runs(runs, options.protocol)
     for path, output_format in formats.items():
         if output_format == 'html':
-            content = page_content(options, runs, tables, excluded)
+            # The page takes matplotlib along, which is 0.7 s that tables need not wait for.
+            from mmcalib.reports.page import render_page
+
+            content = render_page(
+                tables, excluded, runs, folder=options.figures, figure_format=options.figure_format
+            )
         else:
             content = format_tables(output_format, tables, excluded)
         if output_format in ('csv', 'json'):
@@ -70,21 +75,6 @@ def comparison_text(options: ReportOptions) -> str:
     if output_format == 'json':
         return json.dumps(comparison.to_dict(), indent=1, ensure_ascii=False)
     return comparison.write(output_format)
-
-
-def page_content(
-    options: ReportOptions,
-    runs: Sequence[ReportedRun],
-    tables: Sequence[Table],
-    excluded: Sequence[str],
-) -> str:
-    """Return the page of some runs, and write its figures if there is a folder for them."""
-    # The page takes matplotlib along, which is 0.7 s that tables need not wait for.
-    from mmcalib.reports.page import render_page
-
-    return render_page(
-        tables, excluded, runs, folder=options.figures, figure_format=options.figure_format
-    )
 
 
 def output_formats(options: ReportOptions) -> dict[str | None, str]:

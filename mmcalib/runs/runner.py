@@ -61,14 +61,17 @@ def build_runner(cfg: Config) -> Runner:
         check_settings(read_checkpoint(cfg.load_from), facts, cfg, ignored=LOCATIONS)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     facts['training']['processes'] = get_world_size()
-    runner.register_hook(TrainingFactsHook(facts))
-    runner.register_hook(ResumeHook())
-    runner.register_hook(BrokenSamples())
-    runner.register_hook(BatchOfOneHook())
-    runner.register_hook(LabelledClassesHook())
-    runner.register_hook(HeadOptionsHook())
-    if cfg.launcher != 'none':  # All processes validate the model that is saved.
-        runner.register_hook(SameBuffersHook())
+    hooks = [
+        TrainingFactsHook(facts),
+        ResumeHook(),
+        BrokenSamples(),
+        BatchOfOneHook(),
+        LabelledClassesHook(),
+        HeadOptionsHook(),
+        SameBuffersHook(),
+    ]
+    for hook in hooks:
+        runner.register_hook(hook)
     for hook in runner.hooks:
         # mmengine removes the last checkpoint before it writes the next: with two, one is whole.
         if isinstance(hook, CheckpointHook) and hook.max_keep_ckpts == 1:
