@@ -32,13 +32,7 @@ from mmcalib.runs.training_hooks import (
     checkpoint_hooks,
     early_stop,
 )
-from mmcalib.runs.work_dir import (
-    SavedConfig,
-    checkpoint_hook,
-    locked,
-    locked_checkpoint_folder,
-    set_aside,
-)
+from mmcalib.runs.work_dir import checkpoint_hook, locked, locked_checkpoint_folder, set_aside
 
 LAST_WEIGHTS = 'last weights'  # in place of the path of a checkpoint
 
@@ -97,20 +91,23 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     splits = ['train', 'val', 'test'] if test else ['train', 'val']
     is_first = is_first_process(cfg.launcher)
     with locked(cfg.work_dir, first=is_first), locked_checkpoint_folder(cfg, first=is_first):
-        earlier_config = SavedConfig.read(cfg)
+        config_file = Path(cfg.work_dir, Path(cfg.filename or 'config.py').name)
+        earlier_config = config_file.read_bytes() if config_file.is_file() else None
         try:
             runner = build_runner(cfg)
             build_data(runner, splits)
             check_run(runner, splits)
             check_resumed_data(runner)
         except BaseException:
-            if is_first:
-                earlier_config.restore()
+            if is_first and earlier_config is not None:  # The Runner has replaced it.
+                config_file.write_bytes(earlier_config)
             raise
         log_start(runner, splits)
         if is_main_process() and not continues_in_work_dir(cfg):
-            backup_dir = set_aside(cfg.work_dir, keep=cfg.get('load_from'), config=earlier_config)
+            backup_dir = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
             if backup_dir is not None:
+                if earlier_config is not None:
+                    Path(backup_dir, config_file.name).write_bytes(earlier_config)
                 print_log(f'Moved the files of an earlier run to {backup_dir}.', logger='current')
         runner.train()
         if not test:

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,9 +19,7 @@ from mmcalib.runs.record import Record, checkpoint_paths
 RUN_FILES = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
 
 
-def set_aside(
-    folder: str | Path, *, keep: str | None = None, config: SavedConfig | None = None
-) -> Path | None:
+def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
     """Move the files of an earlier run in a work dir into its next free folder ``earlier_N``.
 
     So one work dir never holds checkpoints and results of two trainings. Folders of tests go with
@@ -31,7 +28,6 @@ def set_aside(
     Args:
         folder: The work dir, which may be missing.
         keep: A checkpoint that the next training starts from, which stays.
-        config: The config of the earlier run, which goes with its files.
 
     Returns:
         The new folder; None if there was nothing to move.
@@ -49,10 +45,7 @@ def set_aside(
     paths += [path.with_suffix('.py') for path in paths if path.suffix == '.pth']
     paths = [path for path in paths if path.exists()]
     paths += folders_of_tests(folder, paths)
-    backup_dir = move_aside(folder, paths)
-    if config is not None and config.text is not None:
-        (backup_dir / config.path.name).write_bytes(config.text)
-    return backup_dir
+    return move_aside(folder, paths)
 
 
 def move_aside(folder: Path, paths: Sequence[Path]) -> Path:
@@ -90,30 +83,6 @@ def folders_of_tests(folder: Path, checkpoints: Sequence[Path]) -> list[Path]:
         if tested and {Path(path).resolve() for path in tested} <= names:
             folders.append(child)
     return folders
-
-
-@dataclass(frozen=True)
-class SavedConfig:
-    """The config of the earlier run in a work dir, which building a Runner replaces.
-
-    Attributes:
-        path: Its file.
-        text: The content; None if there was none.
-    """
-
-    path: Path
-    text: bytes | None
-
-    @classmethod
-    def read(cls, cfg: Config) -> SavedConfig:
-        """Read the file that the Runner of a config will replace."""
-        path = Path(cfg.work_dir, Path(cfg.filename or 'config.py').name)
-        return cls(path, path.read_bytes() if path.is_file() else None)
-
-    def restore(self) -> None:
-        """Write the file again, since the run that has replaced it was refused."""
-        if self.text is not None:
-            self.path.write_bytes(self.text)
 
 
 @contextmanager
