@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import redirect_stdout, suppress
 from copy import deepcopy
 from importlib import import_module
@@ -25,7 +25,7 @@ from mmengine.utils import import_modules_from_strings
 import mmcalib.openmmlab.register  # noqa: F401  It registers the plug-in.
 from mmcalib.errors import UserError, nearest, suggestion
 from mmcalib.members import STACKS, find_config
-from mmcalib.runs.config_tree import find_class, find_toolbox, walk
+from mmcalib.runs.config_tree import find_class, find_toolbox, walk, walk_values
 
 # Keys of configs for the toolboxes' versions 0.x.
 OLD_KEYS = ('data', 'optimizer', 'lr_config', 'runner', 'checkpoint_config', 'log_config')
@@ -260,19 +260,6 @@ def keys_with_value(cfg: Config, name: str) -> list[str]:
     same = [path for path in paths if last_parts[path] == name]
     alike = [path for path in paths if name in last_parts[path] or last_parts[path] in name]
     return same or alike or ([] if value is None else paths)
-
-
-def walk_values(node: object, path: str = '') -> Iterator[tuple[str, object]]:
-    """Yield path and value of every node of a config, outer ones first."""
-    if path:
-        yield path, node
-    items = ()
-    if isinstance(node, Mapping):
-        items = node.items()
-    elif isinstance(node, (list, tuple)):
-        items = enumerate(node)
-    for key, item in items:
-        yield from walk_values(item, f'{path}.{key}'.lstrip('.'))
 
 
 def is_equal(node: object, value: object) -> bool:

@@ -13,16 +13,23 @@ TOOLBOXES = ('mmpretrain', 'mmseg')
 LABEL_TRANSFORMS = ('Annotation', 'AtInputSize')
 
 
-def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
-    """Yield path and dict of every part of a config or another tree, outer ones first."""
+def walk_values(node: object, path: str = '') -> Iterator[tuple[str, object]]:
+    """Yield path and value of every node of a config or another tree, outer ones first."""
+    yield path, node
     items = ()
     if isinstance(node, Mapping):
-        yield path, node
         items = node.items()
     elif isinstance(node, (list, tuple)):
         items = enumerate(node)
     for key, item in items:
-        yield from walk(item, f'{path}.{key}'.lstrip('.'))
+        yield from walk_values(item, f'{path}.{key}'.lstrip('.'))
+
+
+def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
+    """Yield path and dict of every part of a config or another tree, outer ones first."""
+    for value_path, value in walk_values(node, path):
+        if isinstance(value, Mapping):
+            yield value_path, value
 
 
 def type_name(kind: object) -> str:
