@@ -68,7 +68,7 @@ class _CalibratedPredictions:
         """Return the data samples of a batch with calibrated scores."""
         samples = super().predict(*args, **kwargs)
         for sample in samples:
-            calibrate_sample(self, sample, self.calibration)
+            calibrate_sample(self, sample)
         return samples
 
 
@@ -92,24 +92,10 @@ def logits_behind(
     return logits_in(sample, of_scores=returns_scores(model) and not is_calibrated_sample)
 
 
-def calibrate_sample(
-    model: nn.Module,
-    sample: BaseDataElement,
-    scaling: nn.Module,
-    logits: Tensor | None = None,
-) -> None:
-    """Replace the scores of a data sample that a model has predicted by calibrated ones.
-
-    Args:
-        model: The model.
-        sample: The data sample.
-        scaling: The attached scaling.
-        logits: The logits behind the scores, if they are known with digits that the scores have
-            lost.
-    """
-    if logits is None:
-        logits = logits_behind(model, sample)
-    logits = scaling(logits[None])[0]
+def calibrate_sample(model: nn.Module, sample: BaseDataElement) -> None:
+    """Replace the scores of a data sample that a model has predicted by calibrated ones."""
+    scaling = model.calibration
+    logits = scaling(logits_behind(model, sample)[None])[0]
     if has_several_labels(model):  # by the head's own threshold, or its number of labels
         find_head(model)._get_predictions(logits.reshape(1, -1), [sample])
         return

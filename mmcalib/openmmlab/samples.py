@@ -288,9 +288,9 @@ def read_class_scores(sample: Sample, name: str) -> Tensor:
     return require_field(sample, 'pred_score', name, hint)
 
 
-def read_plane(sample: Sample, key: str, name: str, hint: str = '') -> Tensor:
+def read_plane(sample: Sample, key: str, name: str) -> Tensor:
     """Return a field of pixels, ``(H, W)`` int64."""
-    plane = require_field(sample, key, name, hint)
+    plane = require_field(sample, key, name)
     return plane.reshape(plane.shape[-2:]).long()  # mmseg stores a leading 1, or none
 
 
