@@ -37,8 +37,8 @@ from mmcalib.runs.labelled_classes import LabelledClassesHook, unlabelled_classe
 from mmcalib.runs.model import PredictingModel
 from mmcalib.runs.record import CONTENT, Record, checkpoint_paths, fitted_splits
 from mmcalib.runs.run_config import PIPELINES_BEFORE_VIEWS
+from mmcalib.runs.runner import load_weights, tell_hooks
 from mmcalib.runs.summary import measuring_command, summary_lines
-from mmcalib.runs.weights import load_weights, tell_hooks
 from mmcalib.texts import command_text
 from mmcalib.version import __version__
 

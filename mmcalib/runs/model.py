@@ -95,7 +95,7 @@ def prepare_model(
 ) -> PredictingModel:
     """Have a config predict what is asked for, the mean of it if it is several, and describe it.
 
-    Weights are loaded later, by :func:`mmcalib.runs.weights.load_weights`.
+    Weights are loaded later, by :func:`mmcalib.runs.runner.load_weights`.
 
     Args:
         cfg: Config of the run, whose data and metrics are used. Only the models are the members'.

@@ -1,4 +1,4 @@
-"""From the config of a run to its Runner."""
+"""From the config of a run to its Runner, and the weights of checkpoints in its model."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import MMLogger
-from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
-from mmengine.registry import RUNNERS
+from mmengine.model import MMDistributedDataParallel, is_model_wrapper, revert_sync_batchnorm
+from mmengine.registry import MODELS, RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.errors import UserError
 from mmcalib.files import RESULTS, check_writable
+from mmcalib.openmmlab.ensembles import MeanProbabilityModel
 from mmcalib.openmmlab.hooks import SameBuffersHook
 from mmcalib.openmmlab.hooks.batch_of_one_hook import BatchOfOneHook
 from mmcalib.openmmlab.hooks.broken_samples_hook import BrokenSamples
 from mmcalib.openmmlab.hooks.head_options_hook import HeadOptionsHook
-from mmcalib.runs.checkpoint import read_checkpoint
-from mmcalib.runs.checks import error_reason
+from mmcalib.runs.checkpoint import Checkpoint, check_classes, fill, read_checkpoint
+from mmcalib.runs.checks import building, error_reason
 from mmcalib.runs.config_tree import walk
 from mmcalib.runs.facts import config_facts
 from mmcalib.runs.labelled_classes import LabelledClassesHook
+from mmcalib.runs.model import model_config
 from mmcalib.runs.processes import join_processes
 from mmcalib.runs.record import LOCATIONS
 from mmcalib.runs.resume import check_settings
@@ -173,3 +175,46 @@ def log_start(runner: Runner, splits: Sequence[str]) -> None:
         line = f'{line}; SMOKE RUN with --limit {runner.cfg.limit}'
     runner.logger.info(line)
     runner.logger.info(f'Environment, config and hooks are in {log_file(runner)}')
+
+
+def load_weights(
+    model: nn.Module, checkpoints: Sequence[Checkpoint], classes: Sequence[str] = ()
+) -> None:
+    """Fill a model, or each member of a mean, with weights of the same classes as the data.
+
+    Args:
+        model: Model as the config of :func:`~mmcalib.runs.model.prepare_model` builds it.
+        checkpoints: Checkpoint of each member.
+        classes: Classes of the data; without any, those that the first checkpoint was trained on.
+
+    Raises:
+        UserError: If a checkpoint does not fill its model, or is of other classes.
+    """
+    model = model.module if is_model_wrapper(model) else model
+    networks = [model]
+    if isinstance(model, MeanProbabilityModel):
+        networks = model.members
+        model.names = [checkpoint.path for checkpoint in checkpoints]
+    classes = classes or checkpoints[0].classes
+    for network, checkpoint in zip(networks, checkpoints, strict=True):
+        fill(network, checkpoint)
+        check_classes(checkpoint.classes, classes, f'{checkpoint.path} and these data')
+
+
+def tell_hooks(runner: Runner, checkpoints: Sequence[Checkpoint]) -> None:
+    """Call the hooks that look at loaded checkpoints, as a Runner does that loads one itself."""
+    for checkpoint in checkpoints:
+        content = {'state_dict': checkpoint.weights, 'meta': dict(checkpoint.meta)}
+        runner.call_hook('after_load_checkpoint', checkpoint=content)
+
+
+def build_model(cfg: Config, checkpoints: Sequence[Checkpoint]) -> nn.Module:
+    """Return a config's model with its weights, in evaluation mode, without a Runner.
+
+    Raises:
+        UserError: If it cannot be built, or the checkpoints do not fill it.
+    """
+    with building('the model cannot be built: '):
+        model = MODELS.build(model_config(cfg))
+    load_weights(model, checkpoints)
+    return revert_sync_batchnorm(model).eval()

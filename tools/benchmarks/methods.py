@@ -30,7 +30,7 @@ from mmcalib.posthoc.logits import with_other_class
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.run_config import set_loader_defaults
-from mmcalib.runs.weights import build_model
+from mmcalib.runs.runner import build_model
 from mmcalib.tables import TextTable
 
 METRICS = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')

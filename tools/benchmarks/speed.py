@@ -42,7 +42,7 @@ from mmcalib.openmmlab.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import prepare_model, read_networks
-from mmcalib.runs.weights import build_model
+from mmcalib.runs.runner import build_model
 from mmcalib.tables import TextTable
 
 

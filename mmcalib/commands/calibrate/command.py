@@ -50,8 +50,7 @@ from mmcalib.runs.model import PredictingModel, prepare_model, read_networks
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import CONTENT
 from mmcalib.runs.run_config import limit_samples, load_run_config, set_loader_defaults
-from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.weights import load_weights, tell_hooks
+from mmcalib.runs.runner import build_runner, load_weights, log_start, tell_hooks
 
 # Predictions times logits, or times their square for a matrix: at most 30 s a fit on one core.
 CHEAP = 1e8

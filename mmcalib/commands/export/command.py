@@ -27,7 +27,7 @@ from mmcalib.options import check_number
 from mmcalib.runs.checkpoint import read_checkpoint, short_calibration
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
-from mmcalib.runs.weights import build_model
+from mmcalib.runs.runner import build_model
 
 
 def export_model(options: ExportOptions) -> None:

@@ -27,7 +27,7 @@ from mmcalib.predictions.progress import progress
 from mmcalib.runs.checkpoint import Checkpoint, class_names
 from mmcalib.runs.checks import building
 from mmcalib.runs.config_tree import find_pipelines, type_name, without_labels
-from mmcalib.runs.weights import build_model
+from mmcalib.runs.runner import build_model
 from mmcalib.visualization.pixels import as_rgb
 
 LOADER_HINT = (

@@ -36,8 +36,7 @@ from mmcalib.runs.model import Network, PredictingModel, model_folder_name, prep
 from mmcalib.runs.processes import leave_processes
 from mmcalib.runs.record import Record, digest
 from mmcalib.runs.run_config import load_test_config
-from mmcalib.runs.runner import build_runner, log_start
-from mmcalib.runs.weights import load_weights
+from mmcalib.runs.runner import build_runner, load_weights, log_start
 from mmcalib.runs.work_dir import locked
 from mmcalib.version import __version__
 

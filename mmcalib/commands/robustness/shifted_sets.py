@@ -14,12 +14,12 @@ from mmengine.logging import print_log
 
 from mmcalib.choices import CORRUPTION_SETS, CORRUPTIONS, SEVERITIES, select_corruptions
 from mmcalib.cli.robustness import RobustnessOptions
-from mmcalib.commands.robustness.corruption_places import (
+from mmcalib.commands.robustness.corrupted_sets import (
     Place,
     find_places,
+    stored_datasets,
     with_corruption,
 )
-from mmcalib.commands.robustness.stored_sets import stored_datasets
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.transforms.corrupt import (
     LEAST_SIZE,

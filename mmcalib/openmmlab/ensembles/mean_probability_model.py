@@ -43,7 +43,7 @@ class MeanProbabilityModel(BaseTTAModel):
     :math:`\bar p`. So all metrics and hooks take them. Labels are those of the first view that is
     not flipped. Only two predictions and sums are in memory, however many predictions there are.
 
-    Its checkpoints are the members', see :func:`mmcalib.runs.weights.load_weights`.
+    Its checkpoints are the members', see :func:`mmcalib.runs.runner.load_weights`.
 
     Args:
         module: First member, or its config.

@@ -1,12 +1,11 @@
 """Hooks: each does one thing at certain points of a run."""
 
-from mmcalib.openmmlab.hooks.confidence_map_hook import ConfidenceMapHook
+from mmcalib.openmmlab.hooks.drawing_hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.openmmlab.hooks.fused_upsampling_hook import FusedUpsamplingHook
 from mmcalib.openmmlab.hooks.keep_logits_hook import KeepLogitsHook
 from mmcalib.openmmlab.hooks.learn_from_validation_hook import LearnFromValidationHook
 from mmcalib.openmmlab.hooks.logit_distance_hook import LogitDistanceHook
 from mmcalib.openmmlab.hooks.loss_schedule_hook import LossScheduleHook
-from mmcalib.openmmlab.hooks.reliability_diagram_hook import ReliabilityDiagramHook
 from mmcalib.openmmlab.hooks.same_buffers_hook import SameBuffersHook
 
 __all__ = [

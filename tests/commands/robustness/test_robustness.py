@@ -11,7 +11,7 @@ import torch
 from commands import run_in_process
 from forked import run_forked
 from shifted import needs_extra
-from test_corruption_places import write_arrays
+from test_corrupted_sets import write_arrays
 
 from mmcalib.commands.robustness import command
 from mmcalib.metrics import CalibrationStatistics

@@ -18,7 +18,7 @@ from tested import run_config, test_weights
 from mmcalib.commands.train import train_and_test
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.openmmlab.hooks import ConfidenceMapHook, ReliabilityDiagramHook
-from mmcalib.openmmlab.hooks.confidence_map_hook import read_pixels
+from mmcalib.openmmlab.hooks.drawing_hooks import read_pixels
 from mmcalib.runs.run_config import use_validation_split as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.visualization import ConfidenceMaps

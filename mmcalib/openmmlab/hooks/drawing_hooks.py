@@ -1,4 +1,4 @@
-"""The hook that draws confidence maps of segmented images."""
+"""The hooks that draw evaluations: reliability diagrams, and maps of confidence."""
 
 from __future__ import annotations
 
@@ -10,21 +10,104 @@ import cv2
 import numpy as np
 from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
+from mmengine.evaluator import Evaluator
+from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.registry import HOOKS
-from mmengine.runner import Runner
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 from torch import Tensor
 
 from mmcalib.errors import UserError
-from mmcalib.files import MAPS, file_name_for_split
+from mmcalib.files import MAPS, experiment_name, file_name_for_split
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.openmmlab.ensembles.batch_views import upright_view
-from mmcalib.openmmlab.hooks.drawing_hook import DrawingHook
+from mmcalib.openmmlab.metrics import CalibrationMetric
+from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
 from mmcalib.openmmlab.samples import Sample, read_samples, sample_name
 from mmcalib.openmmlab.splits import SPLIT_NAMES, tested_split
-from mmcalib.options import check_integer
+from mmcalib.options import check_choices, check_integer
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from mmcalib.visualization import ConfidenceView
+
+
+class DrawingHook(Hook):
+    """Base of the hooks that draw evaluations, after the numbers are logged."""
+
+    priority = 'LOW'
+
+    def calibration_metrics(self, evaluator: Evaluator) -> list[CalibrationMetric]:
+        """Return the calibration metrics of an evaluator; log that nothing is drawn without one."""
+        metrics = [metric for metric in evaluator.metrics if isinstance(metric, CalibrationMetric)]
+        if not metrics:
+            print_log(
+                f'{type(self).__name__} draws nothing: add a CalibrationMetric to the evaluator.',
+                logger='current',
+            )
+        return metrics
+
+    def add_figure(self, runner: Runner, name: str, figure: Figure, step: int = 0) -> None:
+        """Give the pixels of a figure to the visualizer of a run."""
+        from mmcalib.visualization import to_rgb
+
+        runner.visualizer.add_image(name, to_rgb(figure), step)
+
+
+@HOOKS.register_module()
+class ReliabilityDiagramHook(DrawingHook):
+    """Hook that draws a reliability diagram after each evaluation that has a ``CalibrationMetric``.
+
+    The figure goes to all backends of the run's visualizer, as ``reliability_diagram_test``, or as
+    ``reliability_diagram_val`` with the epoch: with mmengine's ``LocalVisBackend`` it is a PNG
+    under the work dir. Metrics of equal options share one; others have theirs under the name of
+    their file. Only the main process draws. ``tools/visualize.py`` draws others of the same
+    evaluation, also as PDF or SVG.
+
+    Args:
+        splits: Evaluations after which to draw: ``'val'``, ``'test'`` or both. An empty value turns
+            the hook off.
+
+    Raises:
+        ValueError: If an option is outside its range.
+    """
+
+    def __init__(self, *, splits: str | Sequence[str] = tuple(SPLIT_NAMES)) -> None:
+        self.splits = check_choices('splits', splits, SPLIT_NAMES) if splits else ()
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        loop = runner._train_loop  # `runner.epoch` would load the training data for a mere test
+        unit = 'epoch' if isinstance(loop, EpochBasedTrainLoop) else 'iter'
+        if 'val' in self.splits:
+            self._draw(runner, runner.val_loop, 'val', getattr(loop, unit, 0))
+
+    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if 'test' in self.splits:
+            self._draw(runner, runner.test_loop, tested_split(runner), 0)
+
+    def _draw(self, runner: Runner, loop: BaseLoop, split: str, step: int) -> None:
+        """Draw the diagrams of an evaluation, none of figures that are of a part of the split."""
+        if not is_main_process():
+            return
+        # matplotlib takes a while to import, and a training may never need it.
+        from mmcalib.visualization import draw_reliability
+
+        config_file = runner.cfg.filename
+        if config_file:
+            run_name = experiment_name(config_file)
+        else:
+            run_name = Path(runner.work_dir).resolve().name
+        title = f'{run_name}, {SPLIT_NAMES[split]}'
+        metrics = self.calibration_metrics(loop.evaluator)
+        statistics_by_name = kept_statistics(metrics, len(loop.dataloader.dataset))
+        for index, (name, statistics) in enumerate(statistics_by_name.items()):
+            if not statistics.num_predictions:
+                continue
+            figure_name = f'reliability_diagram_{split}'
+            if index > 0:
+                figure_name += f'_{name}'
+            self.add_figure(runner, figure_name, draw_reliability({title: statistics}), step)
 
 
 @HOOKS.register_module()

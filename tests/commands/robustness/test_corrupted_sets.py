@@ -7,8 +7,11 @@ from commands import ROOT
 from images import save, write_tiny_imagenet
 from mmengine.registry import DATASETS
 
-from mmcalib.commands.robustness.corruption_places import find_places, with_corruption
-from mmcalib.commands.robustness.stored_sets import stored_datasets
+from mmcalib.commands.robustness.corrupted_sets import (
+    find_places,
+    stored_datasets,
+    with_corruption,
+)
 from mmcalib.openmmlab.datasets import CIFARC
 from mmcalib.runs.config import load_config
 
