@@ -341,15 +341,16 @@ def _is_copy(dataset: object, other: object) -> bool:
     return content is not None and content == data_content(other)
 
 
-def are_same_images(cfg: Mapping, split: str, other: str) -> bool:
-    """Return whether two splits have the same images; data of equal configs are not read."""
-    loaders = [cfg.get(f'{name}_dataloader') for name in (split, other)]
-    if not all(loaders):
+def validates_on_test_images(cfg: Mapping) -> bool:
+    """Return whether validation and test have the same images; equal configs are not read."""
+    loader = cfg.get('val_dataloader')
+    test_loader = cfg.get('test_dataloader')
+    if not loader or not test_loader:
         return False
-    if same_data(*loaders):
+    if same_data(loader, test_loader):
         return True
-    dataset = _build_if_there(cfg, split)
+    dataset = _build_if_there(cfg, 'val')
     if dataset is None:
         return False
-    datasets = {split: dataset}
-    return split_images(cfg, split, datasets) == split_images(cfg, other, datasets)
+    datasets = {'val': dataset}
+    return split_images(cfg, 'val', datasets) == split_images(cfg, 'test', datasets)

@@ -12,7 +12,6 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.runner import Runner
-from torch import Tensor
 
 from mmcalib.errors import UserError
 from mmcalib.files import (
@@ -249,14 +248,10 @@ def describe_evaluation(runner: Runner) -> dict:
     inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
     if inference and inference != {'mode': 'whole'}:
         evaluation['inference'] = inference
-    ood_metrics = []
     for metric in metrics_of_type(runner, OODMetric):
         if metric.num_samples == dataset['samples']:  # Others have the counts of a part.
-            ood_metrics.append(metric)
-    if ood_metrics:
-        evaluation['ood'] = [
-            {name: getattr(metric, name) for name in OOD_OPTIONS} for metric in ood_metrics
-        ]
+            options = {name: getattr(metric, name) for name in OOD_OPTIONS}
+            evaluation.setdefault('ood', []).append(options)
     return evaluation
 
 
@@ -297,17 +292,17 @@ def stratum_tables(statistics: Mapping[str, CalibrationStatistics]) -> dict:
         the lists ``classes`` or ``pixels``, ``ECE``, ``accuracy``, ``confidence`` and ``count``.
         None stands for a stratum without predictions.
     """
-    per_class = {}
-    per_distance = {}
+    strata: dict[str, dict] = {}
     for name, metric_statistics in statistics.items():
         if metric_statistics.class_bins is not None:
-            columns = stratum_columns(metric_statistics.class_bins)
-            per_class[name] = {'classes': metric_statistics.classes, **columns}
+            columns = without_nan(stratum_figures(metric_statistics.class_bins))
+            tables = strata.setdefault('per_class', {})
+            tables[name] = {'classes': metric_statistics.classes, **columns}
         if metric_statistics.distance_bins is not None:
-            columns = stratum_columns(metric_statistics.distance_bins)
-            per_distance[name] = {'pixels': list(RANGE_NAMES), **columns}
-    strata = {'per_class': per_class, 'per_distance': per_distance}
-    return {key: tables for key, tables in strata.items() if tables}
+            columns = without_nan(stratum_figures(metric_statistics.distance_bins))
+            tables = strata.setdefault('per_distance', {})
+            tables[name] = {'pixels': list(RANGE_NAMES), **columns}
+    return strata
 
 
 def rate_tables(
@@ -332,11 +327,3 @@ def rate_tables(
             names = classes if len(classes) == num_classes else range(num_classes)
             tables[name] = {'classes': [*names], **without_nan(asdict(rates))}
     return tables
-
-
-def stratum_columns(bins: Tensor) -> dict[str, list]:
-    """Return the figures of strata by their bins, with None for NaN, which JSON does not have."""
-    columns = {}
-    for name, values in stratum_figures(bins).items():
-        columns[name] = [None if value != value else value for value in values]
-    return columns

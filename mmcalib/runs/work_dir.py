@@ -50,11 +50,10 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
 
 def move_aside(folder: Path, paths: Sequence[Path]) -> Path:
     """Move paths into the next free folder ``earlier_N`` of a folder, and return it."""
-    backup_dir = next(
-        folder / f'{EARLIER}{number}'
-        for number in itertools.count(1)
-        if not (folder / f'{EARLIER}{number}').exists()
-    )
+    for number in itertools.count(1):
+        backup_dir = folder / f'{EARLIER}{number}'
+        if not backup_dir.exists():
+            break
     backup_dir.mkdir()
     for path in paths:
         path.rename(backup_dir / path.name)

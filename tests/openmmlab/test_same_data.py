@@ -11,11 +11,11 @@ from torch.utils.data import Subset
 
 from mmcalib.openmmlab.datasets import Digits  # noqa: F401 (It is registered.)
 from mmcalib.openmmlab.same_data import (
-    are_same_images,
     copy_groups,
     data_content,
     sample_ids,
     split_images,
+    validates_on_test_images,
 )
 
 DIGITS = dict(type='Digits', split='test', pipeline=[], indices=12)
@@ -137,7 +137,7 @@ def test_sample_ids_pages_of_one_file_are_images_of_their_own():
     assert copy_groups(Listed(infos[:3])) is None
 
 
-def test_are_same_images_copied_folder_is_true(tmp_path):
+def test_validates_on_test_images_copied_folder_is_true(tmp_path):
     """Its files have other paths, and no link leads from one to the other."""
     options = dict(type='mmseg.BaseSegDataset', img_suffix='.jpg', pipeline=[])
     options['data_prefix'] = dict(img_path='JPEGImages', seg_map_path='SegmentationClass')
@@ -151,7 +151,7 @@ def test_are_same_images_copied_folder_is_true(tmp_path):
         for split, folder in (('val', name), ('test', 'test')):
             dataset = dict(options, data_root=str(tmp_path / folder))
             cfg[f'{split}_dataloader'] = dict(dataset=dataset)
-        actual[name] = are_same_images(cfg, 'val', 'test')
+        actual[name] = validates_on_test_images(cfg)
     assert actual == {'other': False, 'gone': False, 'copy': True}
     # A calibration has built both splits.
     datasets = {}

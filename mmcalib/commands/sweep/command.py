@@ -21,7 +21,7 @@ from mmcalib.commands.sweep.trainings import LOG, Sweep, plan_trainings
 from mmcalib.errors import UserError
 from mmcalib.files import SWEEP, experiment_name
 from mmcalib.members import find_config
-from mmcalib.openmmlab.same_data import are_same_images
+from mmcalib.openmmlab.same_data import validates_on_test_images
 from mmcalib.options import check_integer
 from mmcalib.reports.figures.from_files import read_file
 from mmcalib.reports.figures.sweep import draw_sweep
@@ -121,7 +121,7 @@ def sweep_settings(options: SweepOptions, config: str, cfg: Config, parameter: s
         'parameter': parameter,
         'by': options.by,
         'loss': loss_label(loss),
-        'validates_on_test_data': are_same_images(cfg, 'val', 'test'),
+        'validates_on_test_data': validates_on_test_images(cfg),
         'training': {
             **describe_training(cfg, processes=options.gpus or 1),
             'amp': options.amp,

@@ -20,7 +20,7 @@ from mmcalib.metrics.bins import equal_mass_bins, merge_equal_confidences
 from mmcalib.metrics.counts import Counts, count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.heads import label_ignored_by_head
-from mmcalib.openmmlab.same_data import are_same_images
+from mmcalib.openmmlab.same_data import validates_on_test_images
 from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.openmmlab.samples import (
     IGNORE_INDEX,
@@ -75,7 +75,7 @@ class LearnFromValidationHook(Hook):
         if not self.declares_ignore_index:
             model = getattr(runner.model, 'module', runner.model)
             self.ignore_index = label_ignored_by_head(model)
-        if are_same_images(runner.cfg, 'val', 'test'):
+        if validates_on_test_images(runner.cfg):
             runner.logger.warning(
                 f'The validation data, which a {type(self._losses[0]).__name__} learns from, are '
                 'the test data too, whose figures are then too good. Validate on a part of the '
