@@ -133,7 +133,7 @@ def forks():
 
 @pytest.fixture
 def run_with_torch(forks, tmp_path):
-    """Function that does the same where PyTorch is imported before; it returns status and errors."""
+    """Function that does so where PyTorch is imported; it returns the status and the errors."""
 
     def run_code(code, missing=()):
         errors = tmp_path / 'errors'
