@@ -100,22 +100,23 @@ def test_fits_print_the_nll_of_each_scaling(run_benchmark):
     assert all(abs(difference) < 0.2 for difference in differences)
 
 
-def test_fits_to_predictions_of_a_file(run_benchmark, tmp_path):
+def write_predictions(path, sharpness=1):
+    """Write the file of a network's predictions of 400 images."""
     generator = np.random.default_rng(0)
     labels = generator.integers(3, size=400)
-    logits = 2 * np.eye(3)[labels] + generator.normal(size=(400, 3))
+    logits = sharpness * (2 * np.eye(3)[labels] + generator.normal(size=(400, 3)))
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.savez(tmp_path / 'network.npz', predictions=probs, ground_truth=labels)
+    np.savez(path, predictions=probs, ground_truth=labels)
+
+
+def test_fits_to_predictions_of_a_file(run_benchmark, tmp_path):
+    write_predictions(tmp_path / 'network.npz')
     rows = run_benchmark('fits', '--rows', '200', '1000', '--predictions', tmp_path / 'network.npz')
     assert [row[:2] for row in rows[1:]] == [['network', '200×3']]
 
 
 def test_held_out_fits_to_more_images_are_better(run_benchmark, tmp_path):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(3, size=400)
-    logits = 2 * np.eye(3)[labels] + rng.normal(size=(400, 3))
-    probs = np.exp(3 * logits) / np.exp(3 * logits).sum(axis=1, keepdims=True)
-    np.savez(tmp_path / 'network.npz', predictions=probs, ground_truth=labels)
+    write_predictions(tmp_path / 'network.npz', sharpness=3)
     options = ('--numbers', '20', '150', '--draws', '4', '--predictions', tmp_path / 'network.npz')
     rows = run_benchmark('held_out', *options, '--out', tmp_path / 'out.json')
     assert [row[0] for row in rows].count('20 images') == 3  # two simulated networks, and this

@@ -35,10 +35,3 @@ def test_parse_defaults_are_those_of_the_drawing_function(kind):
 def test_parse_every_kind_but_sweeps_has_a_figure():
     # tools/sweep.py --plot draws those.
     assert {*KIND_DESCRIPTIONS} == {*FIGURE_KINDS} - {'sweep'}
-
-
-def test_parse_option_of_another_kind_names_it(capsys):
-    parser = VisualizeOptions.build_parser()
-    with pytest.raises(SystemExit):
-        VisualizeOptions.parse(parser, ['risk', 'a', '--out', 'c.png', '--zoom', '8', '9'])
-    assert '--zoom 8 9, of the kind reliability' in ' '.join(capsys.readouterr().err.split())

@@ -53,16 +53,14 @@ def test_loss_rows_and_weights_equals_loop(case):
                 value = loss(logits, target, weight=weight, ignore_index=IGNORED)
                 assert value.dtype == torch.promote_types(dtype, torch.float32)
                 close(value.double(), 0.4 * expected, rtol=digits, atol=digits)
-            mean = loss(logits, target, weight=weight, ignore_index=IGNORED)
-            actual = loss(logits, target, weight=weight, ignore_index=IGNORED, avg_factor=7)
-            close(actual * 7, mean * num_valid)
-            for dtype_of_factor in (torch.float64, torch.float16, torch.int64):
-                factor = torch.tensor([7], dtype=dtype_of_factor)
-                divided = loss(
-                    logits, target, weight=weight, ignore_index=IGNORED, avg_factor=factor
-                )
-                close(divided, actual)
-                assert gradient(divided, logits).isfinite().all()
+        mean = loss(logits, target, weight=weight, ignore_index=IGNORED)
+        actual = loss(logits, target, weight=weight, ignore_index=IGNORED, avg_factor=7)
+        close(actual * 7, mean * num_valid)
+        for dtype_of_factor in (torch.float64, torch.float16, torch.int64):
+            factor = torch.tensor([7], dtype=dtype_of_factor)
+            divided = loss(logits, target, weight=weight, ignore_index=IGNORED, avg_factor=factor)
+            close(divided, actual)
+            assert gradient(divided, logits).isfinite().all()
 
 
 @pytest.mark.parametrize('case', BATCHES.values(), ids=BATCHES)

@@ -57,18 +57,6 @@ def test_compare_means_equal_loop_over_resamples():
         assert (comparison[f'{name}_low'], comparison[f'{name}_high']) == pytest.approx((low, high))
 
 
-@pytest.mark.parametrize('name', MEANS)
-def test_compare_means_equal_paired_t_interval(name):
-    a, b, labels = two_models(600)
-    comparison = compare(a, b, labels, name)
-    differences = terms(b, labels)[name] - terms(a, labels)[name]
-    error = differences.std().item() / math.sqrt(600)
-    half = stats.t.ppf(0.975, 599) * error
-    assert comparison[name] == pytest.approx(differences.mean().item())
-    assert comparison[f'{name}_low'] == pytest.approx(comparison[name] - half, abs=0.12 * half)
-    assert comparison[f'{name}_high'] == pytest.approx(comparison[name] + half, abs=0.12 * half)
-
-
 def test_compare_groups_of_other_sizes_equal_delta_interval():
     a, b, labels = two_models(900)
     groups = np.arange(900) ** 2 // 9000

@@ -45,18 +45,6 @@ def export(module, logits, path):
         )
 
 
-@pytest.mark.parametrize(('method', 'num_logits'), CASES)
-def test_scaling_module_any_precision_equals_scaler(method, num_logits):
-    maps, labels = draw_maps(num_logits)
-    scaler = fit_scaler(method, maps, labels)
-    module = scaling_module(scaler).eval()
-    torch.testing.assert_close(module(maps), scaler.transform(maps), rtol=1e-5, atol=1e-5)
-    assert module(maps.half()).dtype == torch.float32
-    actual = module(maps.double())
-    expected = scaler.transform(maps.double())
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-
-
 def probabilities(scaled):
     """Return the probability of each class of scaled logits, of the positive one if K = 1."""
     return scaled.sigmoid() if scaled.shape[1] == 1 else scaled.softmax(dim=1)

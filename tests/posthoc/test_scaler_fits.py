@@ -22,6 +22,8 @@ from mmcalib.errors import UserError
 from mmcalib.metrics import expected_calibration_error
 from mmcalib.posthoc import SCALERS, fit_rows, load_scaler
 
+SIGMOID_METHODS = [name for name in METHODS if 'sigmoid' in SCALERS[name].heads]
+
 
 @pytest.mark.parametrize(('method', 'num_logits'), CASES)
 class TestAllMethods:
@@ -294,7 +296,7 @@ class TestMaskedClasses:
         assert np.isfinite(scaler.transform(few_logits)).all()
 
 
-@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+@pytest.mark.parametrize('method', SIGMOID_METHODS)
 def test_fit_logits_without_class_axis_equals_one_column(method, tmp_path):
     logits, labels = draw(200, num_classes=1)
     column_scaler = fit_scaler(method, logits, labels)
@@ -439,7 +441,7 @@ class TestTemperature:
 
 
 @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
-@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+@pytest.mark.parametrize('method', SIGMOID_METHODS)
 def test_fit_confidence_lowers_calibration_error(method, tmp_path):
     """The confidences are too sure, and too high."""
     odds, labels = draw(8000, num_classes=1)
@@ -460,7 +462,7 @@ def test_fit_confidence_lowers_calibration_error(method, tmp_path):
     assert scaler.confidence(torch.as_tensor(conf).float()).dtype == torch.float32
 
 
-@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+@pytest.mark.parametrize('method', SIGMOID_METHODS)
 def test_fit_confidence_log_odds_from_0_to_1_are_no_probabilities(method):
     rng = np.random.default_rng(0)
     conf = rng.uniform(0.52, 0.72, size=200)
@@ -475,7 +477,7 @@ ROUND_CONF = [0.0, 0.5, 0.75, 0.875, 1.0]  # All types of float have these numbe
 
 
 @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
-@pytest.mark.parametrize('method', [name for name in METHODS if 'sigmoid' in SCALERS[name].heads])
+@pytest.mark.parametrize('method', SIGMOID_METHODS)
 def test_fit_confidence_of_one_any_type_of_float_is_the_same(method, tmp_path):
     rng = np.random.default_rng(0)
     conf = rng.choice(ROUND_CONF, size=400)

@@ -14,14 +14,6 @@ from mmcalib.visualization import to_rgb
 LS = dict(type='LabelSmoothingLoss')
 
 
-@pytest.fixture
-def runs(tmp_path):
-    return [
-        write_segmentor_test(tmp_path / 'ce', 1, 2, loss=CE),
-        write_segmentor_test(tmp_path / 'ls', 0, 1, ece=4.0, loss=LS),
-    ]
-
-
 def test_visualize_writes_each_format(runs, tmp_path, run):
     options = ['--overlay', '--zoom', '80', '100', '--num-bins', '25', '--names', 'one', 'two']
     for out, *arguments in (

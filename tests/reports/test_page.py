@@ -2,7 +2,6 @@
 
 import re
 
-import pytest
 from matplotlib.figure import Figure
 from records import CE
 from run_folders import write_segmentor_test, write_sweep
@@ -34,14 +33,6 @@ FIGURES = {
 # The runs behind each caption: the folder of one, the titles of several.
 BOTH = ': CE, seed=0 (1 of 2 runs); LS'
 SHOWN = [': ce', ': ls', BOTH, BOTH, BOTH, ': ce', ': ls', '', '', '', '']
-
-
-@pytest.fixture
-def runs(tmp_path):
-    return [
-        write_segmentor_test(tmp_path / 'ce', 1, 2, loss=CE),
-        write_segmentor_test(tmp_path / 'ls', 0, 1, ece=4.0, loss=LS),
-    ]
 
 
 def identifying_values(content):

@@ -275,10 +275,6 @@ def test_test_options_of_one_network_refused(arguments, message, digits, run):
     assert message in run('test.py', DIGITS, digits[0], *arguments, code=2)
 
 
-def test_test_without_checkpoint_refused(run):
-    assert 'name a checkpoint' in run('test.py', DIGITS, code=2)
-
-
 def test_test_member_given_twice_refused(digits, run, tmp_path):
     shutil.copy(digits[0], tmp_path / 'copy.pth')
     error = run('test.py', DIGITS, digits[0], 'copy.pth', code=2)

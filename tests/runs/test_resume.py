@@ -146,7 +146,7 @@ def test_resume_other_hook_of_user_warns(trained, tmp_path):
     ('schedule', 'end'),
     [
         (None, 30),  # The config has a schedule with an end.
-        (STEP, None),  # It ends with the training.
+        # These end with the training.
         ([STEP, dict(type='LinearLR', start_factor=0.1, end=1, by_epoch=True)], None),
         (dict(type='CosineAnnealingLR', T_max=3, by_epoch=True), None),
         (dict(STEP, convert_to_iter_based=True), None),

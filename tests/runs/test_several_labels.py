@@ -116,21 +116,6 @@ def test_metric_several_labels_two_ranks_equal_one():
     on_ranks(check_rank, 2, samples, expected)
 
 
-@pytest.mark.parametrize('key', ['pred_score', 'gt_label'])
-def test_metric_of_one_label_names_the_option(key):
-    (sample,) = several(1)
-    sample['gt_label'] = sample['gt_label'][:1] if key == 'pred_score' else torch.tensor([0, 1])
-    with pytest.raises(ValueError, match='several_labels=True'):
-        Evaluator([CalibrationMetric()]).process([sample])
-
-
-def test_metric_several_labels_label_out_of_range_is_named():
-    (sample,) = several(1)
-    sample['gt_label'] = torch.tensor([6])
-    with pytest.raises(ValueError, match=r'sample 0 .*\[0, 6\): 6'):
-        Evaluator([CalibrationMetric(several_labels=True)]).process([sample])
-
-
 def test_test_several_labels_measures_all_decisions(run):
     Path('own.py').write_text(CONFIG)
     run('train.py', 'own.py', '--limit', 40, '--no-test', '--cfg-options', 'train_cfg.max_epochs=1')

@@ -28,6 +28,11 @@ def draw_maps(num_images=6, classes=4, size=(20, 24)):
     return images, logits, labels
 
 
+def measured_maps():
+    _, logits, labels = draw_maps()
+    return mmcalib.measure(logits.softmax(dim=1), labels, ignore_index=255, interval=0.9)
+
+
 def bar_heights(figure):
     """Return the accuracies of the bins of the first diagram, in percent."""
     bars = [b for b in figure.axes[0].containers if b.get_label() == 'accuracy']
@@ -40,6 +45,8 @@ def test_reliability_diagram_of_measured_equals_that_of_arrays():
     stream = StreamingMetrics(['ECE', 'AECE', 'NLL'], ignore_index=255)
     stream.update(logits, labels)
     expected = mmcalib.reliability_diagram(probs, labels, ignore_index=255, title='a')
+    for options in (dict(num_bins=10), dict(scale='logit'), dict(equal_mass=True)):
+        check_nothing_is_cut(mmcalib.reliability_diagram(stream.compute(), **options))
     for measured in (
         mmcalib.measure(probs, labels, ignore_index=255),
         mmcalib.measure(probs, labels, ignore_index=255, interval=0.9),
@@ -49,8 +56,6 @@ def test_reliability_diagram_of_measured_equals_that_of_arrays():
         assert actual.axes[0].get_title() == expected.axes[0].get_title()
         assert f'ECE {measured["ECE"]:.2f} %' in actual.axes[0].get_title()
         np.testing.assert_allclose(bar_heights(actual), bar_heights(expected))
-        for options in (dict(num_bins=10), dict(scale='logit'), dict(equal_mass=True)):
-            check_nothing_is_cut(mmcalib.reliability_diagram(measured, **options))
         assert ('90 % interval' in words(actual)) == (measured.coverage is not None)
 
 
@@ -148,8 +153,7 @@ ONE_PANEL_CASES = [
 
 @pytest.mark.parametrize(('draw', 'options'), ONE_PANEL_CASES)
 def test_figure_in_given_axes_equals_its_own_figure(draw, options):
-    _, logits, labels = draw_maps()
-    measured = mmcalib.measure(logits.softmax(dim=1), labels, ignore_index=255, interval=0.9)
+    measured = measured_maps()
     expected = draw(measured, **options).axes[0]
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
     left.plot([0, 2], [0, 3])
@@ -177,8 +181,7 @@ def test_figure_in_given_axes_equals_its_own_figure(draw, options):
 
 @pytest.mark.parametrize('draw', [mmcalib.reliability_diagram, mmcalib.image_calibration_diagram])
 def test_figure_of_several_panels_in_given_axes_raises(draw):
-    _, logits, labels = draw_maps()
-    measured = mmcalib.measure(logits.softmax(dim=1), labels, ignore_index=255, interval=0.9)
+    measured = measured_maps()
     axes = Figure().subplots()
     with pytest.raises(ValueError, match='ax has place for one panel, and 2 are drawn'):
         draw({'before': measured, 'after': measured}, ax=axes)
@@ -234,7 +237,7 @@ def map_pixels(figure):
 
 @pytest.mark.parametrize('kind', ['tensors', 'arrays', 'floats'])
 def test_confidence_maps_of_arrays_show_pixels(kind):
-    images, logits, labels = draw_maps()
+    images, logits, labels = draw_maps(num_images=2)
     probs = logits.softmax(dim=1)
     palette = [[10, 20, 30], [200, 0, 0], [0, 200, 0], [0, 0, 200]]
     images[:, :, 0, 0] = 0

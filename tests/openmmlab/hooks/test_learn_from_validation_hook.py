@@ -94,6 +94,7 @@ def test_learn_from_validation_hook_leaves_out_what_the_head_ignores(declared, e
     assert hook.ignore_index == expected
 
 
+@pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize('by_epoch', [True, False])
 def test_learn_from_validation_hook_needs_one_validation_before_the_last_step(by_epoch, tmp_path):
     """Validations come after steps 2 and 4, and after the last one."""
