@@ -36,14 +36,14 @@ def next_tokens(output):
     return output.logits[:, :-1].movedim(-1, 1)
 
 
-def token_batches(length=7, prompt=0):
+def token_batches(prompt=0):
     """Return batches of token ids, with labels that copy them as transformers' collator does."""
     torch.manual_seed(1)
     batches = []
     for _ in range(3):
-        ids = torch.randint(WORDS, (5, length))
+        ids = torch.randint(WORDS, (5, 7))
         labels = ids.clone()
-        labels[:, length - 2 :] = -100  # padding
+        labels[:, 5:] = -100  # padding
         labels[:, :prompt] = -100
         mask = torch.ones_like(ids)
         batches.append({'input_ids': ids, 'attention_mask': mask, 'labels': labels})

@@ -15,14 +15,14 @@ def save(path, size, rng):
     return path
 
 
-def write_cifar10(root, *, per_batch=4):
+def write_cifar10(root):
     """Write the official six batches and the names of the classes, with few images each."""
     rng = np.random.default_rng(0)
     folder = root / 'cifar-10-batches-py'
     folder.mkdir(parents=True)
     for number, name in enumerate(CIFAR10_FILES):
-        labels = [(number * per_batch + k) % 10 for k in range(per_batch)]
-        data = rng.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
+        labels = [(number * 4 + k) % 10 for k in range(4)]
+        data = rng.integers(0, 256, (4, 3072), dtype=np.uint8)
         (folder / name).write_bytes(pickle.dumps({'data': data, 'labels': labels}))
     names = {'label_names': [f'class {k}' for k in range(10)]}
     (folder / 'batches.meta').write_bytes(pickle.dumps(names))
@@ -61,36 +61,36 @@ def write_tiny_imagenet(root, *, classes=3, train=4, val=2):
     return root
 
 
-def write_cub(root, *, classes=3, train=4, test=2):
+def write_cub(root):
     """Write ``CUB_200_2011/`` with few classes."""
     rng = np.random.default_rng(0)
     images = []
     labels = []
     split = []
-    for label in range(1, classes + 1):
-        for number in range(train + test):
+    for label in range(1, 4):
+        for number in range(6):
             name = f'{label:03d}.Bird/Bird_{number}.jpg'
             save(root / 'images' / name, (70, 50), rng)
             images.append(f'{len(images) + 1} {name}\n')
             labels.append(f'{len(images)} {label}\n')
-            split.append(f'{len(images)} {int(number < train)}\n')
+            split.append(f'{len(images)} {int(number < 4)}\n')
     (root / 'images.txt').write_text(''.join(images))
     (root / 'image_class_labels.txt').write_text(''.join(labels))
     (root / 'train_test_split.txt').write_text(''.join(split))
     return root
 
 
-def write_voc(root, *, train='abcd', val='efg', test='hi'):
+def write_voc(root):
     """Write ``VOC2012/`` with an image and a mask per letter, listed in both folders of lists."""
     rng = np.random.default_rng(0)
     lists = [root / 'ImageSets' / folder for folder in ('Segmentation', 'people_animals')]
     for folder in (root / 'SegmentationClass', *lists):
         folder.mkdir(parents=True)
-    for name in train + val + test:
+    for name in 'abcdefghi':
         save(root / 'JPEGImages' / f'{name}.jpg', (80, 60), rng)
         mask = rng.choice([0, 1, 20, 255], (60, 80)).astype(np.uint8)
         Image.fromarray(mask).save(root / 'SegmentationClass' / f'{name}.png')
-    for split, names in (('train', train), ('val', val), ('test', test)):
+    for split, names in (('train', 'abcd'), ('val', 'efg'), ('test', 'hi')):
         for folder in lists:
             (folder / f'{split}.txt').write_text(''.join(f'{name}\n' for name in names))
     return root

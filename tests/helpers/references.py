@@ -188,13 +188,13 @@ def average_precision(conf, correct):
     return mean_over_tie_orders(precision_of_order, conf, correct)
 
 
-def failure_fpr(conf, correct, recall=0.95):
+def failure_fpr(conf, correct):
     """Return the share of errors ranked before the recall is complete, in percent."""
     num_correct = sum(map(bool, correct))
     num_wrong = len(correct) - num_correct
     if num_correct == 0 or num_wrong == 0:
         return math.nan
-    num_required = math.ceil(recall * num_correct - 1e-9)
+    num_required = math.ceil(0.95 * num_correct - 1e-9)
 
     def errors_before(ordered):
         return np.cumsum(ordered).searchsorted(num_required) + 1 - num_required
@@ -202,15 +202,15 @@ def failure_fpr(conf, correct, recall=0.95):
     return 100 * mean_over_tie_orders(errors_before, conf, correct) / num_wrong
 
 
-def smooth_calibration_error(conf, correct, steps=500):
+def smooth_calibration_error(conf, correct):
     """Return the smooth ECE by its definition, in percent.
 
     The error is an integral over t, and its bandwidth is the one that equals the error.
     """
-    ts = (np.arange(steps) + 0.5) / steps
+    ts = (np.arange(500) + 0.5) / 500
 
     def error(sigma):
-        total = np.zeros(steps)
+        total = np.zeros(500)
         for p, c in zip(conf, correct, strict=True):
             for mirrored in (p, -p, 2 - p, 2 + p, -2 + p, 4 - p, -2 - p):
                 total += (float(c) - p) * np.exp(-(((ts - mirrored) / sigma) ** 2) / 2)

@@ -210,18 +210,6 @@ def test_measure_permuted_same_and_empty_nan(name):
         assert math.isnan(measure(probs[:0], labels[:0], name))
 
 
-# The other metrics depend on the number of predictions.
-SIZE_FREE = [n for n in EVERY if n not in ('debiasedECE', 'AUGRC', 'AURC', 'FPR95', *LEVELS)]
-
-
-@pytest.mark.parametrize('name', SIZE_FREE)
-def test_measure_all_predictions_twice_same(name):
-    probs, labels = draw_tied(np.random.default_rng(0))
-    expected = measure(probs, labels, name)
-    actual = measure(np.concatenate([probs, probs]), np.concatenate([labels, labels]), name)
-    assert actual == pytest.approx(expected, abs=1e-9)
-
-
 def samples_by_rank(samples, world_size, kind):
     """Return the samples of each rank; a sampler interleaves, and pads with the first samples."""
     shares = [samples[rank::world_size] for rank in range(world_size)]

@@ -95,24 +95,24 @@ def test_classwise_adaptive_error_nothing_above_threshold_is_nan():
     assert np.isnan(metrics.classwise_adaptive_calibration_error(probs, labels, threshold=1))
 
 
-def shares_of_votes(num_voters=5):
+def shares_of_votes():
     """Return logits, and the shares of votes on each image, most of which agree."""
     torch.manual_seed(0)
     logits = 2 * torch.randn(300, 4)
     noise = 2 * torch.randn(logits.shape)
     probs = (logits + noise).softmax(dim=1)
-    votes = probs.multinomial(num_voters, replacement=True)
+    votes = probs.multinomial(5, replacement=True)
     return logits, torch.nn.functional.one_hot(votes, 4).float().mean(dim=1)
 
 
-def rows_of_votes(message, shares, num_voters=5):
+def rows_of_votes(message, shares):
     """Return the rows, labels and groups that an error names, by its own code."""
     code = re.search(
         r'votes = (.+) of V voters and i = (.+), these are the rows (.+) with labels (.+), and '
         r'groups=(.+)$',
         message,
     )
-    scope = {'shares': shares, 'V': num_voters, 'torch': torch}
+    scope = {'shares': shares, 'V': 5, 'torch': torch}
     scope['votes'] = eval(code[1], scope)
     scope['i'] = eval(code[2], scope)
     return [eval(code[number], scope) for number in (3, 4, 5)]

@@ -14,11 +14,11 @@ from mmcalib.metrics.intervals import bootstrap_weights, widening_factors
 MEANS = ['accuracy', 'NLL', 'Brier', 'gap', 'confidence']
 
 
-def two_models(count, *, num_classes=4, seed=0):
+def two_models(count):
     """Return the probabilities of two models, of which B is less confident, and the labels."""
-    torch.manual_seed(seed)
-    logits = 2 * torch.randn(count, num_classes)
-    other = logits + torch.randn(count, num_classes)
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(count, 4)
+    other = logits + torch.randn(count, 4)
     labels = torch.multinomial((logits / 2).softmax(1), 1)[:, 0]
     return logits.double().softmax(1), (other / 2).double().softmax(1), labels
 

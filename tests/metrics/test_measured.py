@@ -22,10 +22,10 @@ from mmcalib.posthoc import TemperatureScaler
 NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'AUROC', 'gap']
 
 
-def draw_rows(size=200, classes=4):
+def draw_rows():
     torch.manual_seed(0)
-    logits = 2 * torch.randn(size, classes)
-    labels = (logits + 2 * torch.randn(size, classes)).argmax(dim=1)
+    logits = 2 * torch.randn(200, 4)
+    labels = (logits + 2 * torch.randn(200, 4)).argmax(dim=1)
     return logits, labels
 
 

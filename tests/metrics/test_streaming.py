@@ -19,9 +19,9 @@ ALL_METRICS = [*NAMES, 'risk@coverage_0.8', 'coverage@risk_0.1']
 SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), 'binary': (40, 1)}
 
 
-def random_batches(kind, seed=0):
+def random_batches(kind):
     """Return logits, and labels of which some are 255."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     logits = 3 * torch.randn(SHAPES[kind])
     noise = 3 * torch.randn(SHAPES[kind])
     labels = (logits + noise).argmax(dim=1)

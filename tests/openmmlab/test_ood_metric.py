@@ -20,9 +20,9 @@ SETS = dict(near=['one'], far=['two', 'three'])
 FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')
 
 
-def classified_with_logits(n, labels, seed=0):
+def classified_with_logits(n, labels):
     """A classifier's samples with logits in float64, less confident where the label is negative."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     samples = []
     for index in range(n):
         label = labels[index % len(labels)]
@@ -39,16 +39,16 @@ def classified_with_logits(n, labels, seed=0):
     return samples
 
 
-def segmented_with_ood(n, ood=7, seed=0):
+def segmented_with_ood(n):
     """Segmented samples in float64 with some pixels of an OOD label, and some of 255."""
-    samples = segmented(n, size=(5, 7), seed=seed)
+    samples = segmented(n, size=(5, 7))
     for index, sample in enumerate(samples):
         sample['seg_logits']['data'] = sample['seg_logits']['data'].double()
-        sample['gt_sem_seg']['data'][0, 3 : 5 - index % 2, 1:5] = ood
+        sample['gt_sem_seg']['data'][0, 3 : 5 - index % 2, 1:5] = 7
     return samples
 
 
-def logits_and_origins(samples, ood=7):
+def logits_and_origins(samples):
     """The logits of all valid predictions; 0 if in distribution, else the number of the OOD set."""
     logits = []
     origins = []
@@ -57,7 +57,7 @@ def logits_and_origins(samples, ood=7):
             label = sample['gt_sem_seg']['data'].flatten()
             valid = label != 255
             logits += sample['seg_logits']['data'].flatten(1).T[valid].tolist()
-            origins += (label == ood)[valid].tolist()
+            origins += (label == 7)[valid].tolist()
         else:
             logits.append(sample['logits'].tolist())
             origins.append(max(-sample['gt_label'].item(), 0))

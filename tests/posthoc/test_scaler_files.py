@@ -123,7 +123,6 @@ INVALID_CALLS = {
         lambda: fit_scaler('platt', LOGITS, LABELS), r'two classes.*\(20, 3\).*temperature'
     ),
     'no bias': (lambda: fitted_scaler('vector').fold(torch.eye(4), None), 'no bias'),
-    'criterion': (lambda: SCALERS['temperature'](criterion='ece'), "'ece'"),
     'other parameter': (
         lambda: SCALERS['vector'].from_parameters({'colour': 1.0}), 'learns .*colour'
     ),

@@ -163,11 +163,11 @@ def with_masked_class(logits, mask):
     return np.concatenate([logits, np.full_like(logits[:, :1], mask)], axis=1)
 
 
-def draw_questions(mask, num_questions=400, num_choices=(3, 4, 5)):
+def draw_questions(mask, num_choices=(3, 4, 5)):
     """Return logits and labels of questions; those with fewer choices mask the last classes."""
     rng = np.random.default_rng(0)
-    logits = 3 * rng.normal(size=(num_questions, max(num_choices)))
-    counts = rng.choice(num_choices, size=num_questions)
+    logits = 3 * rng.normal(size=(400, max(num_choices)))
+    counts = rng.choice(num_choices, size=400)
     is_masked = np.arange(max(num_choices)) >= counts[:, None]
     probs = softmax(np.where(is_masked, -np.inf, logits / 3), axis=1)
     labels = np.array([rng.choice(len(row), p=row) for row in probs])

@@ -13,12 +13,12 @@ from mmcalib.predictions.image_predictions import (
 )
 
 
-def random_logits(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def random_logits(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-def random_labels(logits, seed=1):
-    torch.manual_seed(seed)
+def random_labels(logits):
+    torch.manual_seed(1)
     labels = torch.randint(max(logits.shape[1], 2), logits[:, 0].shape)
     return labels.masked_fill(torch.rand(labels.shape) < 0.3, 255)
 

@@ -9,12 +9,12 @@ from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects, find_objects, object_ious
 
 
-def draw_map(size=(9, 11), num_classes=3, seed=0):
+def draw_map(size=(9, 11), seed=0):
     """Return smooth logits ``(K, H, W)``, and labels that agree with many of them."""
     torch.manual_seed(seed)
-    logits = torch.randn(num_classes, *size, dtype=torch.float64)
+    logits = torch.randn(3, *size, dtype=torch.float64)
     logits = torch.nn.functional.avg_pool2d(logits, 3, 1, 1) * 6
-    labels = torch.randint(num_classes, size)
+    labels = torch.randint(3, size)
     labels = torch.where(torch.rand(size) < 0.7, logits.argmax(0), labels)
     labels[0, :4] = 255
     return logits, labels.numpy()

@@ -69,15 +69,15 @@ def reported_label(folder):
     return find_runs([folder])[0][0].label
 
 
-def model_and_samples(config, checkpoint, num_samples=5):
+def model_and_samples(config, checkpoint):
     """Return the network of a checkpoint, and the first test samples by its config."""
     cfg = load_config(config)
     init_default_scope(cfg.default_scope)
     preprocessor = cfg.model.get('data_preprocessor') or cfg.data_preprocessor
     model = MODELS.build({**cfg.model, 'data_preprocessor': preprocessor}).eval()
     model.load_state_dict(torch.load(checkpoint, weights_only=False)['state_dict'])
-    dataset = DATASETS.build({**cfg.test_dataloader.dataset, 'indices': num_samples})
-    return model, [dataset[index] for index in range(num_samples)]
+    dataset = DATASETS.build({**cfg.test_dataloader.dataset, 'indices': 5})
+    return model, [dataset[index] for index in range(5)]
 
 
 def member_probabilities(members, index):

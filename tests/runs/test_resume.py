@@ -62,13 +62,9 @@ def trained(tmp_path_factory):
     ('options', 'named'),
     [
         ({'optim_wrapper.optimizer.lr': 0.1}, r'optim_wrapper\.optimizer\.lr 0\.005 \(here: 0\.1'),
-        ({'optim_wrapper.optimizer.type': 'AdamW'}, r'optim_wrapper\.optimizer\.type Adam '),
         ({'optim_wrapper.accumulative_counts': 2}, r'optim_wrapper\.accumulative_counts None'),
         ({'param_scheduler.T_max': 40}, r'param_scheduler\.T_max 30 \(here: 40\)'),
         ({'param_scheduler.end': 40}, r'param_scheduler\.end 30 \(here: 40\)'),
-        ({'train_dataloader.batch_size': 8}, r'train_dataloader\.batch_size 16 \(here: 8\)'),
-        ({'train_dataloader.dataset.indices': 40}, r'train_dataloader\.dataset\.indices 32'),
-        ({'train_dataloader.dataset.noise': 0.3}, r'train_dataloader\.dataset\.noise'),
         ({'val_dataloader.dataset.indices': 40}, r'val_dataloader\.dataset\.indices 32'),
         ({'train_cfg.val_interval': 2}, r'train_cfg\.val_interval 1 \(here: 2\)'),
         ({'default_hooks.checkpoint.save_best': 'calibration/ECE'}, r'checkpoint\.save_best'),

@@ -18,13 +18,13 @@ from mmcalib.visualization import draw_risk_coverage
 from mmcalib.visualization.confidence_maps import every_nth_pixel
 
 
-def draw_maps(num_images=6, classes=4, size=(20, 24)):
+def draw_maps(num_images=6):
     torch.manual_seed(0)
-    logits = 2 * torch.randn(num_images, classes, *size)
+    logits = 2 * torch.randn(num_images, 4, 20, 24)
     noise = torch.randn(logits.shape)
     labels = (logits + noise).argmax(dim=1)
     labels[:, 0] = 255
-    images = torch.randint(256, (num_images, 3, *size), dtype=torch.uint8)
+    images = torch.randint(256, (num_images, 3, 20, 24), dtype=torch.uint8)
     return images, logits, labels
 
 

@@ -179,10 +179,10 @@ def test_reliability_diagram_arrays_equal_loop():
     assert 'bins of equal count' in words(equal) and equal.axes[0].child_axes
 
 
-def binary_rows(num_images=400):
+def binary_rows():
     torch.manual_seed(0)
-    logits = 2 * torch.randn(num_images)
-    labels = (torch.rand(num_images) < (logits - 1).sigmoid()).long()
+    logits = 2 * torch.randn(400)
+    labels = (torch.rand(400) < (logits - 1).sigmoid()).long()
     return logits.sigmoid(), labels
 
 
