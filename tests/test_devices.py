@@ -168,12 +168,13 @@ def test_confidence_on_device_equals_cpu(method, has_float64):
     torch.testing.assert_close(actual.value, expected)
 
 
-@pytest.mark.parametrize('shape', [(300, 2), (20, 2, 6, 5)], ids=['rows', 'maps'])
+@pytest.mark.parametrize('shape', [(90, 2), (8, 2, 6, 5)], ids=['rows', 'maps'])
 def test_evaluate_and_calibrate_device_without_float64_equal_cpu(shape):
     inputs, _ = draw(shape=shape)
     noise = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
     labels = (inputs + noise).argmax(dim=1)
-    batches = list(zip(inputs.split(10), labels.split(10), strict=True))
+    size = len(inputs) // 3 + 1
+    batches = list(zip(inputs.split(size), labels.split(size), strict=True))
     results = []
     for place in (torch.clone, there):
         model = Linear(place)
@@ -183,7 +184,7 @@ def test_evaluate_and_calibrate_device_without_float64_equal_cpu(shape):
             for batch_inputs, batch_labels in batches:
                 stream.update(model(batch_inputs).detach(), place(batch_labels))
             values |= {f'{name} of stream': value for name, value in stream.compute().items()}
-            for method in ('temperature', 'vector', 'ets', 'isotonic', 'auto'):
+            for method in ('vector', 'isotonic', 'auto'):
                 calibrated = mmcalib.calibrate(model, batches, method=method)
                 values |= {f'{method} {name}': value for name, value in calibrated.after.items()}
                 logits = calibrated.model(batches[0][0])
@@ -224,7 +225,7 @@ def test_pretended_device_finds_two_devices_and_a_wait():
         assert '_local_scalar_dense' in device.waits
 
 
-def draw_two_classes(n=300):
+def draw_two_classes(n=100):
     """Return logits (N, 2) and labels, of which most are the predicted class."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(n, 2, generator=generator, device='cpu')

@@ -148,9 +148,16 @@ def probability_difference(
     scaler: Scaler,
 ) -> float:
     """Return the largest difference of a probability on one batch from that of scaled logits."""
-    expected = [scaler.predict_kept(logits[None])[0] for logits in original.logits_on(kept)]
-    actual = [scaler.probabilities(logits[None])[0] for logits in run_calibrated(kept.batch)]
+    expected = map(scaler.predict_kept, as_batches(original.logits_on(kept)))
+    actual = map(scaler.probabilities, as_batches(run_calibrated(kept.batch)))
     return largest_difference(expected, actual)
+
+
+def as_batches(images: Sequence[Tensor]) -> list[Tensor]:
+    """Return logits ``(K,)`` of images as one batch, and maps as one each, which are large."""
+    if images and images[0].ndim == 1:
+        return [torch.stack(tuple(images))]
+    return [logits[None] for logits in images]
 
 
 def compute_on_all_processes(compute: Callable[[], Any], gather: Gather) -> list:
