@@ -79,11 +79,10 @@ ONLY_TEMPERATURE = ('squeezenet1_0', 'segmentation.lraspp_mobilenet_v3_large')
 def timm_architecture(name):
     timm = import_module('timm')
     model = timm.create_model(name, num_classes=NUM_CLASSES)
-    return Architecture(
-        lambda: model,
-        TIMM[name],
-        size=model.default_cfg['input_size'][1:],
-    )
+    size = (96, 96)
+    if model.default_cfg.get('fixed_input_size'):
+        size = model.default_cfg['input_size'][1:]
+    return Architecture(lambda: model, TIMM[name], size=size)
 
 
 def torchvision_architecture(name):
@@ -94,7 +93,7 @@ def torchvision_architecture(name):
     elif function == 'googlenet':
         options = dict(init_weights=False, aux_logits=False)
     build = getattr(import_module(f'torchvision.models{module}'), function)
-    is_large = function.startswith(('vit', 'swin', 'maxvit', 'squeeze'))
+    is_large = function.startswith(('vit', 'swin', 'maxvit'))
     return Architecture(
         lambda: build(weights=None, num_classes=NUM_CLASSES, **options),
         TORCHVISION[name],
@@ -289,7 +288,7 @@ def test_calibrate_architecture_folds_where_expected(library, name, request):
     for module in model.modules():  # Random weights would give logits too small to matter.
         if isinstance(module, nn.Linear) and module.out_features == NUM_CLASSES:
             nn.init.normal_(module.weight, std=0.3)
-    num_images = 8 if architecture.are_maps else 32
+    num_images = 8 if architecture.are_maps else 16
     if architecture.inputs is None:
         inputs = torch.randn(num_images, architecture.channels, *architecture.size)
     else:

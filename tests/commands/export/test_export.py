@@ -75,7 +75,6 @@ MODELS = {
         lambda: attach_scaling(segmentor(fcn_head()), 'class-temperatures', 4),
     ),
 }  # fmt: skip
-MAPS = {*MODELS} - {'classifier', 'attached to a classifier'}
 
 
 def random_pixels(*shape):
@@ -110,15 +109,29 @@ def export(tmp_path, capsys):
     return export
 
 
-@pytest.mark.parametrize('kind', MODELS)
-@pytest.mark.parametrize('exporter', ['torch.export', 'TorchScript'])
-def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, monkeypatch):
-    if exporter == 'torch.export' and not has_torch_export():
-        pytest.skip('needs PyTorch 2.6, which has the exporter')
-    if exporter == 'torch.export' and kind in MAPS and torch.__version__ < '2.7':
-        pytest.skip('needs PyTorch 2.7, which leaves the sizes of maps free')
+@pytest.fixture
+def torchscript(monkeypatch):
+    """Take away what torch.export needs, by which an export takes ten times as long."""
+    monkeypatch.setitem(sys.modules, 'onnxscript', None)
+
+
+@pytest.mark.parametrize(
+    ('exporter', 'kind'),
+    [
+        *(('TorchScript', kind) for kind in MODELS),
+        ('torch.export', 'classifier'),
+        ('torch.export', 'binary segmentor'),
+        ('torch.export', 'padded images'),
+        ('torch.export', 'attached to a segmentor'),
+    ],
+)
+def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, request):
     if exporter == 'TorchScript':
-        monkeypatch.setitem(sys.modules, 'onnxscript', None)  # An export does not need it.
+        request.getfixturevalue('torchscript')
+    elif not has_torch_export():
+        pytest.skip('needs PyTorch 2.6, which has the exporter')
+    elif kind != 'classifier' and torch.__version__ < '2.7':
+        pytest.skip('needs PyTorch 2.7, which leaves the sizes of maps free')
     config, build = MODELS[kind]
     output, run_file = export(config, build())
     assert "Input 'pixels' (batch, 3, height, width)" in output
@@ -141,12 +154,12 @@ def test_export_any_size_equals_prediction(exporter, kind, export, tmp_path, mon
 @pytest.mark.skipif(
     torch.__version__ < '2.7', reason='needs PyTorch 2.7, which leaves the sizes of maps free'
 )
-def test_export_file_by_torch_export_is_as_one_by_torchscript(export, tmp_path, monkeypatch):
+def test_export_file_by_torch_export_is_as_one_by_torchscript(export, tmp_path, request):
     config, build = MODELS['segmentor']
     models = []
     for exporter in ('torch.export', 'TorchScript'):
         if exporter == 'TorchScript':
-            monkeypatch.setitem(sys.modules, 'onnxscript', None)
+            request.getfixturevalue('torchscript')
         export(config, build())
         assert not list(tmp_path.glob('*.data'))  # All weights are in the one file.
         model = onnx.load(tmp_path / 'model.onnx')
@@ -179,7 +192,7 @@ def test_export_older_opset_is_written_by_torchscript(export, tmp_path):
 
 
 @pytest.mark.parametrize('kind', ['binary segmentor', 'attached to a classifier'])
-def test_export_logits_softmax_equals_probabilities(kind, export):
+def test_export_logits_softmax_equals_probabilities(kind, export, torchscript):
     config, build = MODELS[kind]
     pixels = random_pixels(2, 3, 16, 20)
     _, run_file = export(config, build())
@@ -189,7 +202,7 @@ def test_export_logits_softmax_equals_probabilities(kind, export):
     np.testing.assert_allclose(softmax(run_file(pixels), axis=1), expected, atol=1e-6)
 
 
-def test_export_several_labels_has_sigmoid_of_each(export):
+def test_export_several_labels_has_sigmoid_of_each(export, torchscript):
     config = with_model(CLASSIFIER, head=LABELS)
     pixels = random_pixels(1, 3, 16, 20)
     _, run_file = export(config, classifier(LABELS))
@@ -199,7 +212,7 @@ def test_export_several_labels_has_sigmoid_of_each(export):
     np.testing.assert_allclose(expit(run_file(pixels)), probs, atol=1e-6)
 
 
-def test_export_page_code_equals_prediction(export, tmp_path, monkeypatch):
+def test_export_page_code_equals_prediction(export, tmp_path, monkeypatch, torchscript):
     page = (ROOT / 'docs/howto/export.md').read_text(encoding='utf-8')
     run_code, metadata_code = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
@@ -214,7 +227,7 @@ def test_export_page_code_equals_prediction(export, tmp_path, monkeypatch):
     assert json.loads(variables['about']['threshold']) == 0.5
 
 
-def test_export_calibrated_checkpoint_has_metadata(tmp_path, capsys):
+def test_export_calibrated_checkpoint_has_metadata(tmp_path, capsys, torchscript):
     config_file, checkpoint = write_model(tmp_path, CLASSIFIER, classifier(HEAD))
     content = torch.load(checkpoint, weights_only=False)
     content['meta']['calibration'] = dict(
@@ -305,7 +318,7 @@ def model_of_nan(kind):
     return config, model
 
 
-def test_export_trace_of_one_size_names_fixed_axes(export):
+def test_export_trace_of_one_size_names_fixed_axes(export, torchscript):
     output, _ = export(*scaled_segmentor('of one image'))
     assert "Input 'pixels' (1, 3, 16, 20)" in output
     assert 'Fixed: batch and height and width' in output
@@ -346,9 +359,8 @@ SLIDE = dict(mode='slide', crop_size=(8, 8), stride=(4, 4))
         (lambda: model_of_nan('classifier'), dict(logits=True), 'a probability is not finite'),
     ],
 )
-def test_export_other_predictions_refused(build, options, message, export, tmp_path, monkeypatch):
-    # TorchScript fails last, and says the message; it is the faster of the exporters.
-    monkeypatch.setitem(sys.modules, 'onnxscript', None)
+def test_export_other_predictions_refused(build, options, message, export, tmp_path, torchscript):
+    # TorchScript fails last, and says the message.
     with pytest.raises(UserError, match=message):
         export(*build(), **options)
     assert not (tmp_path / 'model.onnx').exists()
@@ -371,17 +383,18 @@ def digits_checkpoint(tmp_path, monkeypatch):
     return 'digits.pth'
 
 
-def test_export_first_test_image_overwrites_nothing(digits_checkpoint, run):
+def test_export_first_test_image_overwrites_nothing(digits_checkpoint, run, torchscript):
     arguments = ['export.py', DIGITS, digits_checkpoint, '--out', 'digits.onnx']
     assert "Input 'pixels' (batch, 1, height, width)" in run(*arguments)
     assert 'digits.onnx exists' in run(*arguments, code=2)
 
 
-@pytest.mark.parametrize(('size', 'missing'), [(None, ()), ((8, 8), ('onnxscript',))])
-def test_export_example_has_contrast(size, missing, digits_checkpoint, monkeypatch):
-    """The first case has both exporters, and the second TorchScript alone."""
-    for package in missing:
-        monkeypatch.setitem(sys.modules, package, None)
+@pytest.mark.parametrize('exporters', ['both', 'TorchScript'])
+def test_export_example_has_contrast(exporters, digits_checkpoint, request):
+    size = None
+    if exporters == 'TorchScript':
+        request.getfixturevalue('torchscript')
+        size = (8, 8)
     options = ExportOptions(
         config=str(DIGITS),
         checkpoint=digits_checkpoint,
