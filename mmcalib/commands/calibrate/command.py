@@ -26,11 +26,12 @@ from mmcalib.calibration.prove import Placement
 from mmcalib.choices import AUTO
 from mmcalib.cli.calibrate import CalibrateOptions
 from mmcalib.commands.calibrate.file_groups import check_places, groups_of_images
-from mmcalib.commands.calibrate.plan import Plan, make_plan
-from mmcalib.commands.calibrate.refusals import (
+from mmcalib.commands.calibrate.plan import (
+    Plan,
     check_file,
     check_groups,
     check_options,
+    make_plan,
     make_scaler,
 )
 from mmcalib.commands.calibrate.sinks import CheckpointSink, MeanSink

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from mmcalib.errors import UserError
-from mmcalib.openmmlab.datasets.cifar_c import LABELS
+from mmcalib.openmmlab.datasets.stored_corruptions import LABELS
 from mmcalib.openmmlab.transforms.corrupt import check_image
 from mmcalib.runs.config_tree import type_name, walk
 from mmcalib.tensors import unchanged_randomness
