@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
@@ -116,11 +117,24 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text as a whole file; bytes of a file's name that are no text become escapes."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding='utf-8', errors='backslashreplace')
+
+
+def write_csv(path: str | Path, rows: Iterable[Iterable], *, line_end: str = '\r\n') -> None:
+    """Write rows as a whole table of CSV, see :func:`write_text`."""
+    with (
+        whole_file(path) as temporary,
+        temporary.open('w', newline='', encoding='utf-8', errors='backslashreplace') as file,
+    ):
+        csv.writer(file, lineterminator=line_end).writerows(rows)
+
+
 def write_json(path: str | Path, content: Any) -> None:
     """Write plain numbers, texts, lists and dicts as a whole file of JSON, None for NaN."""
-    text = json.dumps(without_nan(content), indent=2)
-    with whole_file(path) as temporary:
-        temporary.write_text(f'{text}\n', encoding='utf-8')
+    write_text(path, f'{json.dumps(without_nan(content), indent=2)}\n')
 
 
 @cache  # A folder of predictions has a file for each image, and is searched once.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from torch import nn
 from mmcalib.calibration.calibrate import calibrate
 from mmcalib.cli.measure import MeasureOptions
 from mmcalib.errors import UserError, as_user_errors
-from mmcalib.files import check_writable, whole_file, write_json
+from mmcalib.files import check_writable, whole_file, write_csv, write_json
 from mmcalib.metrics.class_rates import LEAST_POINTS
 from mmcalib.metrics.counts import MOST_CLASSES
 from mmcalib.metrics.evaluate import evaluate
@@ -287,10 +286,8 @@ def write_table(stored: StoredPredictions, files: Sequence[str], out: str) -> No
         if new_name in table:
             raise UserError(f'{files[0]} has the column {new_name} already: leave it out')
         table[new_name] = column
-    with whole_file(out) as temporary, open(temporary, 'w', newline='', encoding='utf-8') as file:
-        writer = csv.writer(file, lineterminator='\n')
-        writer.writerow(table)
-        writer.writerows(zip(*(column.tolist() for column in table.values()), strict=True))
+    columns = [[name, *column.tolist()] for name, column in table.items()]
+    write_csv(out, zip(*columns, strict=True), line_end='\n')
 
 
 def write_archive(stored: StoredPredictions, out: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mmcalib.cli.report import ReportOptions
 from mmcalib.errors import UserError
-from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, whole_file
+from mmcalib.files import RESULTS, SWEEP, VALIDATION_RESULTS, write_text
 from mmcalib.reports.compare_tests import compare_tests
 from mmcalib.reports.formats import format_tables
 from mmcalib.reports.reported_runs import find_runs
@@ -130,6 +130,5 @@ def write_content(content: str, path: str | None) -> None:
     if path is None:
         print(content)
         return
-    with whole_file(path) as temporary:
-        temporary.write_text(f'{content}\n', encoding='utf-8')
+    write_text(path, f'{content}\n')
     print(f'Written to {path}', file=sys.stderr)

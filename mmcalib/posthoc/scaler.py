@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from mmcalib.errors import UserError, warn
-from mmcalib.files import whole_file
+from mmcalib.files import write_text
 from mmcalib.posthoc.fit_rows import effective_weights, logits_for_passes, read_rows, split_rows
 from mmcalib.posthoc.logits import (
     LEAST_CONF,
@@ -584,6 +584,4 @@ def values_text(values: Tensor) -> str:
 def write_scaler(path: str | Path, content: Mapping[str, Any], classes: Sequence[str]) -> None:
     """Write what :func:`mmcalib.posthoc.load_scaler` reads to a JSON file, with the version."""
     names = {'classes': list(classes)} if classes else {}
-    text = json.dumps({**content, **names, 'version': __version__}) + '\n'
-    with whole_file(path) as temporary:
-        Path(temporary).write_text(text, encoding='utf-8')
+    write_text(path, json.dumps({**content, **names, 'version': __version__}) + '\n')

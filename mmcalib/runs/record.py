@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from mmcalib.errors import UserError
-from mmcalib.files import whole_file
+from mmcalib.files import write_text
 from mmcalib.metrics.class_rates import ClassRates
 
 # Keys that tell a member from others, wherever its file lies.
@@ -180,9 +180,7 @@ class Record:
 
     def write(self, path: str | Path) -> None:
         """Write a ``results.json``, whole or not at all."""
-        with whole_file(path) as temporary:
-            text = json.dumps(asdict(self), indent=2, default=_plain_number)
-            temporary.write_text(text + '\n', encoding='utf-8')
+        write_text(path, json.dumps(asdict(self), indent=2, default=_plain_number) + '\n')
 
     @classmethod
     def read(cls, path: str | Path) -> Record:

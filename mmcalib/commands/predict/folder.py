@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.errors import UserError
-from mmcalib.files import TEMPORARY_NAME, whole_file, without_nan, write_json
+from mmcalib.files import TEMPORARY_NAME, whole_file, without_nan, write_csv, write_json, write_text
 from mmcalib.runs.record import differences, read_json
 
 SETTINGS = 'settings.json'
@@ -207,13 +206,12 @@ class PredictionFolder:
         columns = list(TABLE_COLUMNS)
         if all(row['mutual_information'] is None for row in rows):
             columns.remove('mutual_information')
-        write_csv(self.folder / PREDICTIONS_TABLE, columns, table_rows)
+        write_table(self.folder / PREDICTIONS_TABLE, columns, table_rows)
         if object_rows:
-            write_csv(self.folder / OBJECTS_TABLE, OBJECT_COLUMNS, object_rows)
+            write_table(self.folder / OBJECTS_TABLE, OBJECT_COLUMNS, object_rows)
         write_json(self.folder / SUMMARY, summary)
         if gallery:
-            with whole_file(self.folder / GALLERY) as path:
-                path.write_text(gallery, encoding='utf-8', errors='backslashreplace')
+            write_text(self.folder / GALLERY, gallery)
 
 
 def file_state(path: str) -> dict:
@@ -225,16 +223,9 @@ def file_state(path: str) -> dict:
     return {'bytes': status.st_size, 'modified': status.st_mtime_ns}
 
 
-def write_csv(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
-    """Write a table, whole or not at all."""
-    # The name of a file may be no text; such bytes are written as escapes.
-    with (
-        whole_file(file) as path,
-        path.open('w', newline='', encoding='utf-8', errors='backslashreplace') as stream,
-    ):
-        writer = csv.DictWriter(stream, columns, extrasaction='ignore')
-        writer.writeheader()
-        writer.writerows(rows)
+def write_table(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
+    """Write a table of some columns of rows, whole or not at all."""
+    write_csv(file, [columns, *([row.get(column) for column in columns] for row in rows)])
 
 
 def narrow(values: np.ndarray) -> np.ndarray:

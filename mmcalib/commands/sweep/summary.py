@@ -11,7 +11,7 @@ from pathlib import Path
 from mmcalib.commands.sweep.noise import may_be_best
 from mmcalib.commands.sweep.parameter import value_text
 from mmcalib.commands.sweep.trainings import Training
-from mmcalib.files import STATISTICS, SWEEP, file_name_for_split, whole_file
+from mmcalib.files import STATISTICS, SWEEP, file_name_for_split, write_text
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values, metric_values
 from mmcalib.metrics.metric_text import INTERVAL, PREFIX, metric_heading
@@ -46,8 +46,7 @@ def write_summary(folder: Path, settings: Mapping, trainings: Sequence[Training]
     summary = {**settings, 'noise': noise, 'rows': list(rows.values())}
     content = json.dumps(summary, indent=2, ensure_ascii=False)
     for name, text in ((SWEEP, content), (SWEEP_TABLE, summary_text(summary))):
-        with whole_file(folder / name) as path:
-            path.write_text(text + '\n', encoding='utf-8')
+        write_text(folder / name, f'{text}\n')
     return summary
 
 

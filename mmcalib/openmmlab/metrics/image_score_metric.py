@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from mmengine.registry import METRICS
 
 from mmcalib.errors import UserError
-from mmcalib.files import check_writable, whole_file
+from mmcalib.files import check_writable, write_csv
 from mmcalib.metrics.image_scores import (
     CLASSIFIER_SCORES,
     MEMBER_SCORES,
@@ -138,7 +137,8 @@ class ImageScoreMetric(ListMetric):
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the figures of all images."""
         if self.out_file is not None:
-            self._write(results)
+            rows = [[name, risk, *scores] for name, risk, scores in results]
+            write_csv(self.out_file, [['image', 'risk', *self.scores], *rows])
         table = [[risk, *scores] for _, risk, scores in results]
         rows = torch.tensor(table, dtype=torch.float64, device='cpu').view(-1, 1 + len(self.scores))
         labelled = rows[~rows[:, 0].isnan()]
@@ -158,15 +158,3 @@ class ImageScoreMetric(ListMetric):
             for name, value in figures.items():
                 values[f'{score}/{name}'] = value
         return values
-
-    def _write(self, results: list) -> None:
-        """Write the risk and the scores of each image to the file."""
-        with (
-            whole_file(self.out_file) as path,
-            # Names of files may be no text.
-            path.open('w', newline='', encoding='utf-8', errors='backslashreplace') as file,
-        ):
-            writer = csv.writer(file)
-            writer.writerow(['image', 'risk', *self.scores])
-            for name, risk, scores in results:
-                writer.writerow([name, risk, *scores])
