@@ -25,7 +25,6 @@ from mmcalib.metrics.statistics import CalibrationStatistics, log_bins_of_rows, 
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.same_data import copy_groups
-from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_integer
 from mmcalib.predictions.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.predictions.contract import Contract
@@ -168,12 +167,7 @@ class CalibrationMetric(ListMetric):
             self.check_meta(sample)
         else:
             self._check_no_map_options()
-        (predictions,) = read_samples(
-            [sample],
-            [self.next_name(sample)],
-            ignore_index=self.ignore_index,
-            several_labels=self.several_labels,
-        )
+        predictions = self.read_predictions(sample, several_labels=self.several_labels)
         if not is_map and not self.several_labels:
             return predictions.probs[0].numpy(), int(predictions.labels)
         return self.prepare_result(self._count(predictions))

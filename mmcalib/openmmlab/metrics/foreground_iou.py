@@ -12,7 +12,6 @@ from torch import Tensor
 from mmcalib.errors import UserError
 from mmcalib.metrics.protocols import BACKGROUND_LABEL, check_background
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_samples
 
 
 @METRICS.register_module()
@@ -41,10 +40,11 @@ class ForegroundIoU(ListMetric):
     def read(self, sample: dict) -> Tensor:
         """Return the pixels of each class that are correct, predicted and labelled, ``(3, K)``."""
         self.check_meta(sample)
-        name = self.next_name(sample)
-        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
+        predictions = self.read_predictions(sample)
         if not predictions.are_maps:
-            raise UserError(f'{name} is no segmentation: ForegroundIoU is for segmentors')
+            raise UserError(
+                f'{predictions.name} is no segmentation: ForegroundIoU is for segmentors'
+            )
         valid = predictions.valid
         predicted = predictions.predicted[valid].cpu()
         label = predictions.labels[valid].cpu()

@@ -25,7 +25,6 @@ from mmcalib.metrics.image_scores import (
 from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import read_samples
 from mmcalib.options import check_choice, check_choices, check_number
 from mmcalib.predictions.image_predictions import IGNORED, class_columns
 
@@ -102,8 +101,8 @@ class ImageScoreMetric(ListMetric):
 
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
         """Return the name of an image, its risk and its scores."""
-        name = self.next_name(sample)
-        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
+        predictions = self.read_predictions(sample)
+        name = predictions.name
         background = None
         if predictions.are_maps:
             check_predicted(predictions.scores[0], predictions.predicted[0], name)

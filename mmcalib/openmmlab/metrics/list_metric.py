@@ -14,8 +14,9 @@ from mmengine.logging import print_log
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.metrics.kept_memory import KeptMemory
-from mmcalib.openmmlab.samples import IGNORE_INDEX, background_index, sample_name
+from mmcalib.openmmlab.samples import IGNORE_INDEX, background_index, read_samples, sample_name
 from mmcalib.options import check_ignore_index
+from mmcalib.predictions.image_predictions import ImagePredictions
 
 
 class ListMetric(BaseMetric):
@@ -110,3 +111,14 @@ class ListMetric(BaseMetric):
         # Samplers interleave the processes.
         rank, world_size = get_dist_info()
         return sample_name(sample, len(self.results) * world_size + rank)
+
+    def read_predictions(self, sample: dict, **options: Any) -> ImagePredictions:
+        """Return the predictions of the next sample.
+
+        Args:
+            sample: The evaluated sample.
+            options: Options of :func:`~mmcalib.openmmlab.samples.read_samples`.
+        """
+        name = self.next_name(sample)
+        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index, **options)
+        return predictions

@@ -24,7 +24,7 @@ from mmcalib.metrics.ood_scores import (
 )
 from mmcalib.metrics.outcomes import check_predicted
 from mmcalib.openmmlab.metrics.list_metric import ListMetric
-from mmcalib.openmmlab.samples import read_field, read_samples, with_logits
+from mmcalib.openmmlab.samples import read_field, with_logits
 from mmcalib.options import check_choices
 from mmcalib.predictions.image_predictions import ImagePredictions, class_columns
 from mmcalib.tensors import at_least_single
@@ -127,19 +127,17 @@ class OODMetric(ListMetric):
 
     def _read_predictions(self, sample: dict) -> ImagePredictions:
         """Return the predictions of an image, with a classifier's logits if they are known."""
-        name = self.next_name(sample)
         ood_index = self.ood_index
         if ood_index is None:
             if 'seg_logits' in sample:
                 raise UserError(
-                    f'{name} is a segmentation: give ood_index, the label of OOD pixels'
+                    f'{self.next_name(sample)} is a segmentation: give ood_index, the label of OOD '
+                    'pixels'
                 )
             ood_index = -1  # Negative labels are OOD in any case.
-        (predictions,) = read_samples(
-            [sample], [name], ignore_index=self.ignore_index, ood_index=ood_index
-        )
+        predictions = self.read_predictions(sample, ood_index=ood_index)
         if predictions.are_maps:
-            check_predicted(predictions.scores[0], predictions.predicted[0], name)
+            check_predicted(predictions.scores[0], predictions.predicted[0], predictions.name)
             return predictions
         logits = read_field(sample, 'logits')
         return predictions if logits is None else with_logits(predictions, logits[None])
