@@ -119,7 +119,7 @@ def run_test(runner: Runner, model: PredictingModel, *, shift: Mapping | None = 
         version=__version__,
     )
     write_results(Path(runner.work_dir), record, statistics)
-    lines = summary_lines(record, main_statistics(calibration_metrics, num_samples))
+    lines = summary_lines(record, statistics.get('calibration'))
     if calibration_metrics and not statistics:
         lines.append(
             f'The test_evaluator measures parts of the {num_samples:,} samples, whose figures are '
@@ -138,16 +138,6 @@ def run_test(runner: Runner, model: PredictingModel, *, shift: Mapping | None = 
 def metrics_of_type(runner: Runner, kind: type[BaseMetric]) -> list:
     """Return the metrics of a type of a Runner's test."""
     return [metric for metric in runner.test_evaluator.metrics if isinstance(metric, kind)]
-
-
-def main_statistics(
-    metrics: Sequence[CalibrationMetric], num_samples: int
-) -> CalibrationStatistics | None:
-    """Return those of the test's calibration metric of all samples, None if it has none."""
-    for metric in metrics:
-        if metric.prefix == 'calibration' and metric.num_samples == num_samples:
-            return metric.statistics
-    return None
 
 
 def write_results(
