@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch import distributed as dist
+from torch import Tensor, distributed as dist
 
 from mmcalib.losses.calibration_loss import ANY_NUMBER, BOOLEANS, CalibrationLoss
 from mmcalib.losses.value_and_gradient import zero_unweighted

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mmcalib.errors import UserError, suggestion
-from mmcalib.metrics import calibration_errors as errors
-from mmcalib.metrics import ranking
+from mmcalib.metrics import calibration_errors as errors, ranking
 from mmcalib.metrics.bins import merge_equal_confidences
 from mmcalib.metrics.counts import Counts, class_table
 

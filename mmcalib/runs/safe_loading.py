@@ -15,8 +15,7 @@ from urllib.parse import urlparse
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer, print_log
-from mmengine.runner import CheckpointLoader
-from mmengine.runner import checkpoint as mmengine_checkpoint
+from mmengine.runner import CheckpointLoader, checkpoint as mmengine_checkpoint
 
 from mmcalib.errors import UserError
 from mmcalib.runs.record import digest

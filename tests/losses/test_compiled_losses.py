@@ -9,8 +9,7 @@ import pytest
 import torch
 from loss_cases import CASES, IGNORED, ROWS, draw
 
-from mmcalib.losses import SoftmaxFocalLoss
-from mmcalib.losses import value_and_gradient as engine
+from mmcalib.losses import SoftmaxFocalLoss, value_and_gradient as engine
 from mmcalib.losses.upsampled import upsampled_loss
 
 close = torch.testing.assert_close

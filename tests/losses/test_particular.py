@@ -8,8 +8,15 @@ from forked import on_ranks
 from loss_cases import IGNORED, draw
 
 from mmcalib import losses
-from mmcalib.losses import AdaFocalLoss, BSCELoss, CALSLoss, DualFocalLoss, L1ACELoss, MDCALoss
-from mmcalib.losses import value_and_gradient as engine
+from mmcalib.losses import (
+    AdaFocalLoss,
+    BSCELoss,
+    CALSLoss,
+    DualFocalLoss,
+    L1ACELoss,
+    MDCALoss,
+    value_and_gradient as engine,
+)
 
 close = torch.testing.assert_close
 

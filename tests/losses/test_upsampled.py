@@ -6,8 +6,13 @@ import torch.nn.functional as F
 from loss_cases import IGNORED, ROWS
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmcalib.losses import CombinedLoss, MarginLabelSmoothingLoss, MDCALoss, SoftmaxFocalLoss
-from mmcalib.losses import upsampled as module
+from mmcalib.losses import (
+    CombinedLoss,
+    MarginLabelSmoothingLoss,
+    MDCALoss,
+    SoftmaxFocalLoss,
+    upsampled as module,
+)
 from mmcalib.losses.upsampled import reason_for_whole_logits, upsampled_loss
 
 K = 5

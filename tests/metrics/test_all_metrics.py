@@ -23,8 +23,8 @@ from mmcalib.openmmlab.metrics import (
     ForegroundIoU,
     ImageScoreMetric,
     OODMetric,
+    list_metric as module,
 )
-from mmcalib.openmmlab.metrics import list_metric as module
 
 LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')
 EVERY = (*NAMES, *LEVELS)

@@ -11,8 +11,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import StreamingMetrics, image_failure_figures, image_scores, measure
-from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
+from mmcalib.metrics import (
+    StreamingMetrics,
+    classwise_adaptive_calibration_error as classwise,
+    image_failure_figures,
+    image_scores,
+    measure,
+)
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric

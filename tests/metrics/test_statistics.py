@@ -17,8 +17,7 @@ from mmcalib.metrics.by_class import predicted_class_calibration
 from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.metrics.log_bins import log_bin_thresholds, shares_above
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.openmmlab.metrics import list_metric as module
+from mmcalib.openmmlab.metrics import CalibrationMetric, list_metric as module
 from mmcalib.predictions.boundary import DISTANCES, RANGE_NAMES
 from mmcalib.predictions.image_predictions import ImagePredictions
 from mmcalib.predictions.objects import find_map_objects

@@ -1,8 +1,7 @@
 """Unseen classes in reports: tables of their own, never beside the AUROC of failures."""
 
 import pytest
-from records import CE
-from records import write as write_record
+from records import CE, write as write_record
 
 from mmcalib.reports.formats import tables_with_notes
 from mmcalib.reports.reported_runs import find_runs

@@ -21,8 +21,7 @@ from sklearn.isotonic import isotonic_regression
 
 import mmcalib
 from mmcalib.cli.predict import PredictFolderOptions
-from mmcalib.commands.predict import command as predict_command
-from mmcalib.commands.predict import folder as prediction_folder
+from mmcalib.commands.predict import command as predict_command, folder as prediction_folder
 from mmcalib.commands.predict.command import INCOMPLETE, predict_folder
 from mmcalib.commands.predict.rows import gallery_page
 from mmcalib.errors import UserError
