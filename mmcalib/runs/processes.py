@@ -50,15 +50,12 @@ def leave_processes(status: int = 0) -> None:
     Args:
         status: Exit status.
     """
-    if not torch.distributed.is_initialized():
-        if status:
-            sys.exit(status)
-        return
-    torch.distributed.barrier()
-    if torch.distributed.get_backend() == 'gloo':
-        atexit._run_exitfuncs()  # They flush the logs.
-        sys.stdout.flush()
-        os._exit(status)
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        if torch.distributed.get_backend() == 'gloo':
+            atexit._run_exitfuncs()  # They flush the logs.
+            sys.stdout.flush()
+            os._exit(status)
+        torch.distributed.destroy_process_group()
     if status:
         sys.exit(status)

@@ -53,7 +53,7 @@ def resume_from(cfg: Config, start: str) -> None:
     """
     folder = Path(cfg.work_dir if start == 'auto' else start)
     hook = checkpoint_hook(cfg)
-    newest = newest_checkpoint(folder, hook) if folder.is_dir() else None
+    newest = newest_checkpoint(folder, hook)
     if start == 'auto' and newest is None:
         if (folder / 'last_checkpoint').is_file():
             raise UserError(_no_whole_checkpoint_message(folder, hook))
@@ -89,16 +89,14 @@ def newest_checkpoint(work_dir: str | Path, hook: Mapping) -> Path | None:
         hook: Config of its CheckpointHook.
     """
     templates = ['epoch_{}.pth', 'iter_{}.pth', hook.get('filename_tmpl') or 'epoch_{}.pth']
-    names = []
-    for template in templates:
-        texts = re.split(r'\{.*?\}', template)
-        names.append(r'(\d+)'.join(map(re.escape, texts)))
     numbers = {}
     folder = checkpoint_folder(work_dir, hook)
     for path in [*Path(work_dir).glob('*'), *folder.glob('*')]:
-        match = next(filter(None, (re.fullmatch(name, path.name) for name in names)), None)
-        if match and path.is_file() and damage(path) is None:
-            numbers[path] = int(match[1])
+        for digits in re.findall(r'\d+', path.name):
+            number = int(digits)
+            is_named = path.name in [template.format(number) for template in templates]
+            if is_named and path.is_file() and damage(path) is None:
+                numbers[path] = number
     last = Path(work_dir, 'last_checkpoint')
     if not numbers and last.is_file():
         path = last.with_name(Path(last.read_text().strip()).name)

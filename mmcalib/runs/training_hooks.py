@@ -93,9 +93,7 @@ class ResumeHook(Hook):
         info = (checkpoint.get('message_hub') or {}).get('runtime_info') or {}
         keys = [key for key in info if key.startswith('best_ckpt')]
         for hook in checkpoint_hooks(runner):
-            folder = Path(hook.out_dir or runner.work_dir)
-            if hook.out_dir and hook.out_dir != runner.work_dir:
-                folder /= Path(runner.work_dir).name
+            folder = checkpoint_folder(runner.work_dir, {'out_dir': hook.out_dir})
             for key in keys:
                 path = folder / Path(info[key]).name if info[key] else None
                 if path is not None and path.is_file():

@@ -158,6 +158,7 @@ def draw_objects(**texts):
         predicted,
         np.ones((8, 8)),
         threshold=0.5,
+        palette=None,
         objects=predicted + 1,
         scores={1: (0, '90 %')},
         **texts,

@@ -90,7 +90,7 @@ def first_test_image(cfg: Config) -> Tensor:
     try:
         pixels = DATASETS.build(loader.get('dataset'))[0]['inputs']
         return pixels.reshape(1, *pixels.shape[-3:]).float()
-    except (*NOT_BUILT, AttributeError) as error:
+    except NOT_BUILT as error:
         raise UserError(
             f'there is no test image for an example ({error}): give the size of the input of the '
             'network by --size HEIGHT WIDTH'

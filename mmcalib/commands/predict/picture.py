@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
 import numpy as np
 from matplotlib import font_manager
@@ -39,10 +38,10 @@ def draw_segmentation(
     *,
     threshold: float,
     classes: Sequence[str],
-    palette: Sequence[Sequence[int]] | None = None,
-    captions: Sequence[str] = (),
-    objects: np.ndarray | None = None,
-    scores: Mapping[int, tuple[int, str]] = MappingProxyType({}),
+    palette: Sequence[Sequence[int]] | None,
+    captions: Sequence[str],
+    objects: np.ndarray,
+    scores: Mapping[int, tuple[int, str]],
 ) -> Image.Image:
     """Draw an image, its predicted classes, their confidence, and what a threshold keeps of them.
 
@@ -66,9 +65,8 @@ def draw_segmentation(
     is_kept = (confidence > threshold)[..., None]
     kept = np.where(is_kept, colours[predicted], 255).astype(np.uint8)
     pixels = _resize(image, size, Image.Resampling.BOX)
-    if objects is not None:
-        objects = _resize(objects.astype(np.int32), size)
-        pixels = _outline_objects(pixels, objects, colours[predicted], scores)
+    objects = _resize(objects.astype(np.int32), size)
+    pixels = _outline_objects(pixels, objects, colours[predicted], scores)
     panels = {
         'image': pixels,
         'prediction': colours[predicted],
@@ -115,7 +113,7 @@ def draw_classification(
     probabilities: np.ndarray,
     *,
     classes: Sequence[str],
-    captions: Sequence[str] = (),
+    captions: Sequence[str],
 ) -> Image.Image:
     """Draw an image above its most probable classes, in the colours of their probabilities.
 

@@ -37,6 +37,7 @@ def test_draw_segmentation_panels_have_their_pixels(shape, size):
         classes=['a', 'b', 'c'],
         palette=PALETTE,
         captions=['a line'],
+        objects=np.zeros(shape, int),
         scores={1: (2, '51 %')},
     )
     shown, classes, trust, kept = (panel(picture, number, size) for number in range(4))
@@ -62,6 +63,7 @@ def test_draw_segmentation_objects_outlined_in_class_colours():
         threshold=0.5,
         classes=['a', 'b', 'c'],
         palette=PALETTE,
+        captions=(),
         objects=np.where(predicted > 0, 3 - predicted, 0),
         scores={1: (2, '51 %')},
     )
@@ -79,7 +81,8 @@ def test_draw_segmentation_objects_outlined_in_class_colours():
 def test_draw_classification_colours_are_probabilities():
     names = [f'class {k}' for k in range(7)]
     probabilities = np.array([0.05, 0.5, 0.02, 0.25, 0.1, 0.07, 0.01], np.float32)
-    drawn = draw_classification(np.zeros((40, 40, 3), np.uint8), probabilities, classes=names)
+    image = np.zeros((40, 40, 3), np.uint8)
+    drawn = draw_classification(image, probabilities, classes=names, captions=())
     picture = np.asarray(drawn)
     colours = confidence_colours(np.sort(probabilities)[:1:-1])
     first_pixels = [np.argwhere((picture == colour).all(axis=2))[0].tolist() for colour in colours]
@@ -98,6 +101,7 @@ def test_picture_small_image_no_text_cut(shape, captions):
         classes=['a class with a long name, and more words'],
         palette=PALETTE,
         captions=captions,
+        objects=np.zeros(shape, int),
         scores={1: (0, '100.0 %, mean confidence 50.0 %')},
     )
     assert (np.asarray(picture)[:, -2:] == 255).all()
