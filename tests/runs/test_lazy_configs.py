@@ -256,8 +256,8 @@ def test_export_lazy_config_writes_file(run):
 
 def test_sweep_and_report_lazy_config_list_trainings(run, monkeypatch):
     monkeypatch.setattr('mmcalib.commands.sweep.jobs.subprocess.Popen', ForkedCommand)
-    assert 'chosen' in run('sweep.py', 'mine.py', '--param', 'margin=2,8')
-    assert 'MbLS m=8 α=0.1' in run('report.py', 'work_dirs')
+    assert 'chosen' in run('sweep.py', 'mine.py', '--param', 'margin=2')
+    assert 'MbLS m=2 α=0.1' in run('report.py', 'work_dirs')
 
 
 def test_sweep_lazy_config_replaces_cross_entropy(run, monkeypatch):

@@ -42,7 +42,6 @@ KINDS = [
     (draw_reliability, STATISTICS, {}),
     (draw_reliability, STATISTICS, dict(overlay=True, zoom=(80, 100))),
     (draw_reliability, STATISTICS, dict(scale='logit')),
-    (draw_reliability, STATISTICS, dict(scale='logit', overlay=True)),
     (draw_image_calibration, STATISTICS, {}),
     (draw_risk_coverage, STATISTICS, {}),
     (draw_risk_coverage, STATISTICS, dict(overlay=True)),
