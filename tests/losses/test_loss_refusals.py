@@ -1,6 +1,7 @@
 """Errors of the losses for invalid options, calls, formulas and files of class weights."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,36 +57,36 @@ def test_loss_invalid_option_raises(kind, options, message):
 ZEROS = torch.zeros(4, dtype=torch.long)
 SEVERAL_LABELS = torch.tensor([[1.0, 1, 0], [0, 0, 0], [1, 0, -1]])
 CALLS = [
-    (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
-    (MDCALoss(), (2, 3), torch.tensor([0, 3]), {}, '1 labels outside'),
+    (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), r'1 labels outside \[0, 3\): 3\. '),
+    (MDCALoss(), (2, 3), torch.tensor([0, 3]), '1 labels outside'),
     # A narrow label does not wrap around to the ignored one.
-    (MBLS(), (2, 4), torch.tensor([1, 156], dtype=torch.uint8), {}, '156'),
-    (MBLS(ignore_index=255), (2, 4), torch.tensor([1, -1], dtype=torch.int8), {}, '-1'),
-    (MBLS(), (4, 3), torch.tensor([0, 1]), {}, r'target \(2,\) .* does not fit pred \(4, 3\)'),
-    (MBLS(), (4, 3), torch.zeros(4), {}, r'target \(4,\) of torch.float32'),
-    (MBLS(), (4,), ZEROS, {}, r'got \(4,\)'),
-    (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),
-    (MBLS(), (4, 3), ZEROS, dict(avg_factor=4, reduction_override='sum'), 'avg_factor'),
-    (MBLS(), (4, 3), ZEROS, dict(avg_factor=torch.ones(4)), r'avg_factor .* shape \(4,\)'),
-    (MBLS(), (4, 3), ZEROS, dict(reduction_override='max'), "got 'max'"),
-    (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, {}, 'class_weight has 2 weights for 3'),
-    (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
-    (losses.DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
-    (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), {}, 'not probabilities'),
+    (MBLS(), (2, 4), torch.tensor([1, 156], dtype=torch.uint8), '156'),
+    (MBLS(ignore_index=255), (2, 4), torch.tensor([1, -1], dtype=torch.int8), '-1'),
+    (MBLS(), (4, 3), torch.tensor([0, 1]), r'target \(2,\) .* does not fit pred \(4, 3\)'),
+    (MBLS(), (4, 3), torch.zeros(4), r'target \(4,\) of torch.float32'),
+    (MBLS(), (4,), ZEROS, r'got \(4,\)'),
+    (partial(MBLS(), weight=torch.ones(3)), (4, 3), ZEROS, r'weight \(3,\) .* does not fit'),
+    (partial(MBLS(), avg_factor=4, reduction_override='sum'), (4, 3), ZEROS, 'avg_factor'),
+    (partial(MBLS(), avg_factor=torch.ones(4)), (4, 3), ZEROS, r'avg_factor .* shape \(4,\)'),
+    (partial(MBLS(), reduction_override='max'), (4, 3), ZEROS, "got 'max'"),
+    (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, 'class_weight has 2 weights for 3'),
+    (partial(MDCALoss(), reduction_override='none'), (4, 3), ZEROS, "got 'none'"),
+    (losses.DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), 'not probabilities'),
+    (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), 'not probabilities'),
     *(
-        (loss, shape, torch.zeros(shape[:1] + shape[2:], dtype=int), {}, r'\(N, K, H, W\); got')
+        (loss, shape, torch.zeros(shape[:1] + shape[2:], dtype=int), r'\(N, K, H, W\); got')
         for loss in (SVLSLoss(), losses.NACLLoss())
         for shape in ((4, 3), (4, 3, 7))
     ),
     # Soft targets of several labels, or of a label that should be ignored.
-    (MBLS(), (2, 3), SEVERAL_LABELS[:2], {}, r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
-    (MBLS(), (1, 3), SEVERAL_LABELS[1:2], {}, r'do not sum to 1, such as 0'),
-    (MBLS(), (1, 3), SEVERAL_LABELS[2:], {}, r'negative.*-1'),
-    (MBLS(reduction='none'), (2, 3), SEVERAL_LABELS[:2], {}, 'do not sum to 1'),
-    (MBLS(), (2, 3, 2, 2), torch.ones(2, 3, 2, 2), {}, '8 of 8 .*do not sum to 1'),
-    (MDCALoss(), (1, 3), torch.tensor([[1.5, -0.5, 0.0]]), {}, r'negative.*-0\.5'),
-    (MBLS(), (1, 3), torch.full((1, 3), float('nan')), {}, 'nan'),
-    (MBLS(), (1, 3), torch.tensor([[1.0, 1, 0]], dtype=torch.float16), {}, 'such as 2'),
+    (MBLS(), (2, 3), SEVERAL_LABELS[:2], r'2 of 2 .*do not sum to 1, such as 2: .*sigmoid'),
+    (MBLS(), (1, 3), SEVERAL_LABELS[1:2], r'do not sum to 1, such as 0'),
+    (MBLS(), (1, 3), SEVERAL_LABELS[2:], r'negative.*-1'),
+    (MBLS(reduction='none'), (2, 3), SEVERAL_LABELS[:2], 'do not sum to 1'),
+    (MBLS(), (2, 3, 2, 2), torch.ones(2, 3, 2, 2), '8 of 8 .*do not sum to 1'),
+    (MDCALoss(), (1, 3), torch.tensor([[1.5, -0.5, 0.0]]), r'negative.*-0\.5'),
+    (MBLS(), (1, 3), torch.full((1, 3), float('nan')), 'nan'),
+    (MBLS(), (1, 3), torch.tensor([[1.0, 1, 0]], dtype=torch.float16), 'such as 2'),
 ]
 
 REMEDIES = [
@@ -103,10 +104,10 @@ def test_target_that_does_not_fit_is_told_a_remedy(pred, target, remedy):
         MBLS()(pred, target)
 
 
-@pytest.mark.parametrize(('loss', 'shape', 'target', 'call', 'message'), CALLS)
-def test_loss_invalid_call_raises(loss, shape, target, call, message):
+@pytest.mark.parametrize(('loss', 'shape', 'target', 'message'), CALLS)
+def test_loss_invalid_call_raises(loss, shape, target, message):
     with pytest.raises(ValueError, match=message):
-        loss(torch.zeros(shape), target, **call)
+        loss(torch.zeros(shape), target)
 
 
 def test_loss_unknown_argument_of_a_trainer_is_told_the_call():

@@ -151,25 +151,28 @@ SEVERAL = torch.full((5, 4), 0.9)
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'options', 'message'),
+    ('changes', 'message'),
     [
-        ((A, B[:4], LABELS), {}, 'b: '),
-        ((A, B[:, :3] / B[:, :3].sum(1, keepdim=True), LABELS.clamp(max=2)), {}, 'the shapes'),
-        ((A, B.where(B < 0.5, torch.nan), LABELS), {}, 'b: .*outside'),
-        ((A.log(), B, LABELS), {}, 'a: .*logits'),
-        ((A, B, LABELS), dict(interval=95), 'interval must be'),
-        ((A, B, LABELS), dict(interval=None), 'interval must be'),
-        ((A, B, LABELS), dict(groups=[1, 2]), 'got 2'),
-        ((A, B, LABELS, 'AECE'), {}, 'no interval'),
-        ((A, B, LABELS, 'EEC'), {}, 'did you mean ECE'),
-        ((A, B, LABELS * 0 + 9), dict(ignore_index=9), 'no prediction is valid'),
-        ((SEVERAL, SEVERAL, torch.ones(5, 4).long()), {}, 'label by label'),
-        ((np.ma.array(A.numpy(), mask=A.numpy() > 0.9), B, LABELS), {}, 'masked in one'),
+        (dict(b=B[:4]), 'b: '),
+        (
+            dict(b=B[:, :3] / B[:, :3].sum(1, keepdim=True), labels=LABELS.clamp(max=2)),
+            'the shapes',
+        ),
+        (dict(b=B.where(B < 0.5, torch.nan)), 'b: .*outside'),
+        (dict(a=A.log()), 'a: .*logits'),
+        (dict(interval=95), 'interval must be'),
+        (dict(interval=None), 'interval must be'),
+        (dict(groups=[1, 2]), 'got 2'),
+        (dict(metrics='AECE'), 'no interval'),
+        (dict(metrics='EEC'), 'did you mean ECE'),
+        (dict(labels=LABELS * 0 + 9, ignore_index=9), 'no prediction is valid'),
+        (dict(a=SEVERAL, b=SEVERAL, labels=torch.ones(5, 4).long()), 'label by label'),
+        (dict(a=np.ma.array(A.numpy(), mask=A.numpy() > 0.9)), 'masked in one'),
     ],
 )
-def test_compare_invalid_input_raises(arguments, options, message):
+def test_compare_invalid_input_raises(changes, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
-        compare(*arguments, **options)
+        compare(**(dict(a=A, b=B, labels=LABELS) | changes))
     assert '\n' not in str(error.value)
 
 

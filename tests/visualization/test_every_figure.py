@@ -1,5 +1,7 @@
 """Every figure: however long its names, nothing is cut; what cannot be drawn is said."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,7 @@ STATISTICS = statistics(
 )
 CLASSIFIED = statistics(image_bins=torch.ones(4, 3, 1))
 SHIFTED = {severity: [{ECE: 3.0 + severity}, {ECE: 5.0}] for severity in range(3)}
+ONE_RUN = {'a': statistics()}
 SCORED = {'a score': np.arange(5.0)}, np.linspace(0, 1, 5)
 
 
@@ -65,57 +68,55 @@ def test_figure_long_names_not_cut(draw, content, options):
 
 
 @pytest.mark.parametrize(
-    ('draw', 'runs', 'options', 'message'),
+    ('draw', 'runs', 'message'),
     [
         (
             draw_reliability,
             {'a': statistics(torch.zeros(3, 5))},
-            {},
             "'a' has no predictions",
         ),
         (
-            draw_reliability,
-            {'a': statistics()},
-            dict(zoom=(90, 110)),
+            partial(draw_reliability, zoom=(90, 110)),
+            ONE_RUN,
             r'zoom .*got \(90, 110\)',
         ),
-        (draw_reliability, {'a': statistics()}, dict(num_bins=0), 'num_bins .*got 0'),
-        (draw_reliability, {'a': statistics()}, dict(scale='log'), 'scale must be one of'),
-        (draw_image_calibration, {'a': CLASSIFIED}, {}, 'no images of many'),
+        (partial(draw_reliability, num_bins=0), ONE_RUN, 'num_bins .*got 0'),
+        (partial(draw_reliability, scale='log'), ONE_RUN, 'scale must be one of'),
+        (draw_image_calibration, {'a': CLASSIFIED}, 'no images of many'),
         (
             draw_boundary_curves,
-            {'a': statistics()},
-            {},
+            ONE_RUN,
             "'a' has no dist.*per_distance=True",
         ),
-        (draw_severity, {'a': {0: [{ECE: 1.0}]}}, dict(keys=[ECE]), 'no test on corrupted data'),
-        (draw_severity, {'a': SHIFTED}, dict(keys=[ECE], figure='bars'), 'figure must be one of'),
-        (draw_sweep, {}, {}, '0 sweeps have none of'),
+        (partial(draw_severity, keys=[ECE]), {'a': {0: [{ECE: 1.0}]}}, 'no test on corrupted'),
+        (
+            partial(draw_severity, keys=[ECE], figure='bars'),
+            {'a': SHIFTED},
+            'figure must be one of',
+        ),
+        (draw_sweep, {}, '0 sweeps have none of'),
         (
             draw_sweep,
             {'a': sweep(), 'b': sweep(quality='accuracy/top1')},
-            {},
             '/top1, mIoU in common',
         ),
         (
             draw_image_risk,
             {'a': (SCORED[0], np.full(5, np.nan))},
-            {},
             '0 images with a risk',
         ),
-        (draw_confidence_maps, {'': ConfidenceMaps([], [], [])}, {}, 'no image in common'),
-        (draw_confidence_maps, {'a': maps(3), 'b': maps(2)}, {}, 'a, b have other classes'),
+        (draw_confidence_maps, {'': ConfidenceMaps([], [], [])}, 'no image in common'),
+        (draw_confidence_maps, {'a': maps(3), 'b': maps(2)}, 'a, b have other classes'),
         (
             draw_confidence_maps,
             {'a': maps(3, [[0, 0, 0]])},
-            {},
             '3 classes need as many .* got 1',
         ),
     ],
 )
-def test_figure_invalid_input_raises(draw, runs, options, message):
+def test_figure_invalid_input_raises(draw, runs, message):
     with pytest.raises(ValueError, match=message):
-        draw(runs, **options)
+        draw(runs)
 
 
 NAMES = ['_background_', '$5 or $6', '$x_$', r'\frac{$', 'tab\tand \x1b[31m', 'no text \udce9']

@@ -286,35 +286,32 @@ IMAGES = torch.zeros(2, 3, 4, 5)
 
 
 @pytest.mark.parametrize(
-    ('draw', 'error', 'message'),
+    ('draw', 'message'),
     [
-        (lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS, 'ECE')), TypeError, 'float'),
+        (lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS, 'ECE')), 'float'),
         (
             lambda: mmcalib.reliability_diagram(mmcalib.compare(ROWS[0], *ROWS)),
-            TypeError,
             'got Comparison',
         ),
-        (lambda: mmcalib.reliability_diagram({'ECE': 1.0}), TypeError, 'several metrics'),
+        (lambda: mmcalib.reliability_diagram({'ECE': 1.0}), 'several metrics'),
         (
             lambda: mmcalib.reliability_diagram(mmcalib.measure(*ROWS), ROWS[1]),
-            TypeError,
             'leave out labels',
         ),
         (
             lambda: mmcalib.image_calibration_diagram(mmcalib.measure(*MAPS)),
-            ValueError,
             'interval=0.95',
         ),
-        (lambda: mmcalib.image_calibration_diagram(*ROWS), ValueError, 'no images'),
-        (lambda: mmcalib.confidence_maps(IMAGES[:1], *MAPS), ValueError, r'size of labels'),
-        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, names=['a']), ValueError, 'names'),
-        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, classes=['a']), ValueError, '3 names'),
-        (lambda: mmcalib.confidence_maps(IMAGES, *ROWS), ValueError, 'maps'),
-        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, worst=0), ValueError, 'worst'),
+        (lambda: mmcalib.image_calibration_diagram(*ROWS), 'no images'),
+        (lambda: mmcalib.confidence_maps(IMAGES[:1], *MAPS), r'size of labels'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, names=['a']), 'names'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, classes=['a']), '3 names'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *ROWS), 'maps'),
+        (lambda: mmcalib.confidence_maps(IMAGES, *MAPS, worst=0), 'worst'),
     ],
 )
-def test_figure_invalid_input_raises(draw, error, message):
-    with pytest.raises(error, match=message):
+def test_figure_invalid_input_raises(draw, message):
+    with pytest.raises((TypeError, ValueError), match=message):
         draw()
 
 
