@@ -76,6 +76,16 @@ def words(figure):
     return ' '.join(text.get_text() for text in figure.findobj(Text))
 
 
+def panels(figure):
+    """Return the pixels of each confidence map, of axes that have some and are no colour bar."""
+    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    return [pixels for pixels in images if pixels.ndim == 3]
+
+
+def captions(figure):
+    return [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
+
+
 def check_nothing_is_cut(figure):
     """Check that legend, titles and labels of a figure lie in it."""
     to_rgb(figure)

@@ -64,12 +64,19 @@ def test_fit_constant_label_takes_scaling_of_all_labels(method):
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_load_scaler_per_label_takes_arrays_and_lists(method, tmp_path):
+def test_load_scaler_per_label_transforms_alike_and_takes_arrays_and_lists(method, tmp_path):
     logits, _, _ = labelled_logits()
-    fit_per_label(method).save(tmp_path / 'scaler.json')
+    fitted = fit_per_label(method)
+    fitted.save(tmp_path / 'scaler.json')
     scaler = load_scaler(tmp_path / 'scaler.json')
-    for call in (scaler.transform, scaler.predict_proba):
-        expected = call(logits)
+    assert isinstance(scaler, ScalerPerLabel)
+    assert scaler.parameters == fitted.parameters and len(scaler.parameters) == 4
+    assert scaler.shared_labels == [CONSTANT_LABEL]
+    assert scaler.get_params() == fitted.get_params()
+    for name in ('transform', 'predict_proba'):
+        call = getattr(scaler, name)
+        expected = getattr(fitted, name)(logits)
+        assert torch.equal(call(logits), expected)
         for values in (logits.numpy(), logits.tolist()):
             actual = call(values)
             assert isinstance(actual, np.ndarray)
@@ -96,19 +103,6 @@ def test_transform_labels_on_last_axis_equals_columns(method):
     for calibrate in (scaler.transform, scaling_module(scaler)):
         torch.testing.assert_close(calibrate(logits[:, None])[:, 0], calibrate(logits))
         torch.testing.assert_close(calibrate(logits[:, None, None])[:, 0, 0], calibrate(logits))
-
-
-@pytest.mark.parametrize('method', METHODS)
-def test_load_scaler_file_of_several_labels_transforms_alike(method, tmp_path):
-    scaler = fit_per_label(method)
-    scaler.save(tmp_path / 'scaler.json')
-    loaded = load_scaler(tmp_path / 'scaler.json')
-    logits, _, _ = labelled_logits(50)
-    assert isinstance(loaded, ScalerPerLabel)
-    assert loaded.parameters == scaler.parameters and len(loaded.parameters) == 4
-    assert loaded.shared_labels == [CONSTANT_LABEL]
-    assert loaded.get_params() == scaler.get_params()
-    assert torch.equal(loaded.transform(logits), scaler.transform(logits))
 
 
 def test_load_scaler_lacking_shared_labels_or_all_labels_raises(tmp_path):

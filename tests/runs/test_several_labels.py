@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import on_ranks
 from mmengine.evaluator import Evaluator
 
 from mmcalib.metrics import measure
@@ -101,19 +100,6 @@ def test_metric_several_labels_has_intervals_over_images():
     expected = measure(*maps, ['ECE', 'accuracy'], interval=0.9)
     for name, value in expected.items():
         assert actual[f'calibration/{name}'] == pytest.approx(value, abs=1e-4)
-
-
-def check_rank(rank, samples, expected):
-    evaluator = Evaluator([CalibrationMetric(NAMES, several_labels=True)])
-    shares = [*samples[rank::2], *samples[: rank and len(samples) % 2]]
-    evaluator.process(shares)
-    assert evaluator.evaluate(len(samples)) == pytest.approx(expected)
-
-
-def test_metric_several_labels_two_ranks_equal_one():
-    samples = several(9)
-    expected, _ = evaluate(samples, metrics=NAMES)
-    on_ranks(check_rank, 2, samples, expected)
 
 
 def test_test_several_labels_measures_all_decisions(run):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from drawings import check_nothing_is_cut, view
+from drawings import captions, check_nothing_is_cut, panels, view
 
 from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
 from mmcalib.visualization.confidence_maps import IGNORED_COLOUR, RIGHT_COLOUR, WRONG_COLOUR
@@ -14,16 +14,6 @@ PALETTE = [[0, 0, 0], [0, 114, 178], [230, 159, 0]]
 
 def draw(one):
     return draw_confidence_maps({'': ConfidenceMaps([one], [], CLASSES, PALETTE)})
-
-
-def panels(figure):
-    """The pixels of each panel, of axes that have some and are no colour bar."""
-    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
-    return [pixels for pixels in images if pixels.ndim == 3]
-
-
-def captions(figure):
-    return [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
 
 
 def test_confidence_maps_panels_show_pixels():
