@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from doors import by_door
 from torchmetrics.functional.classification import binary_calibration_error
 
 import mmcalib
@@ -21,23 +21,10 @@ def weighted_sigmoid(num_images=1_000):
     return true_logits + 1.5, labels
 
 
-def by_door(logits, labels, **options):
-    """Return the default metrics of one sigmoid by measure, evaluate and a stream."""
-    stream = StreamingMetrics(**options)
-    for batch_logits, batch_labels in zip(logits.split(300), labels.split(300), strict=True):
-        stream.update(batch_logits, batch_labels)
-    loader = DataLoader(TensorDataset(logits[:, None], labels), batch_size=128)
-    return [
-        mmcalib.measure(logits.sigmoid(), labels, **options),
-        mmcalib.evaluate(torch.nn.Identity(), loader, **options),
-        stream.compute(),
-    ]
-
-
 def test_one_sigmoid_ece_of_class_1_comes_first_by_every_door():
     logits, labels = weighted_sigmoid()
     expected = 100 * binary_calibration_error(logits.sigmoid(), labels, n_bins=15).item()
-    for measured in by_door(logits, labels):
+    for measured in by_door(logits[:, None], labels).values():
         assert measured.names[:2] == ['ClasswiseECE', 'ECE']
         assert measured['ClasswiseECE'] == pytest.approx(expected, abs=1e-3)
         assert measured['ClasswiseECE'] > 2 * measured['ECE']
@@ -56,7 +43,7 @@ def test_one_sigmoid_of_several_labels_each_has_ece_of_class_1():
 
 def test_one_sigmoid_named_metrics_stay_those_that_are_named():
     logits, labels = weighted_sigmoid()
-    for measured in by_door(logits, labels, metrics=['ECE', 'NLL']):
+    for measured in by_door(logits[:, None], labels, metrics=['ECE', 'NLL']).values():
         assert measured.names == ['ECE', 'NLL']
     assert isinstance(mmcalib.measure(logits.sigmoid(), labels, 'ECE'), float)
 

@@ -7,14 +7,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from samples import as_segmented
+from doors import probabilities, registered_values
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from mmcalib import evaluate, measure
 from mmcalib.metrics import PROTOCOLS
 from mmcalib.metrics.intervals import intervals
-from mmcalib.openmmlab.metrics import CalibrationMetric
 
 NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
 INTERVAL_NAMES = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']
@@ -30,27 +29,10 @@ def draw_loader(*shape, classes=3, size=7, ignored=0.2, **options):
     return logits, labels, DataLoader(TensorDataset(logits, labels), batch_size=3, **options)
 
 
-def registered_values(logits, labels, names, **options):
-    """Return the values of the registered metric, which other tests compare with loops."""
-    pairs = zip(logits, labels, strict=True)
-    if labels.ndim > 1:
-        samples = [as_segmented(z, z.argmax(0), y) for z, y in pairs]
-    else:
-        samples = [dict(pred_score=z.softmax(0), gt_label=y[None]) for z, y in pairs]
-    metric = CalibrationMetric(names, **options)
-    metric.process(None, samples)
-    values = metric.evaluate(len(samples))
-    return {key.removeprefix('calibration/'): value for key, value in values.items()}
-
-
 def valid_rows(logits, labels):
     """Return the logits ``(M, K)`` and the labels ``(M,)`` of the valid predictions."""
     is_valid = labels.flatten() != 255
     return logits.movedim(1, -1).flatten(0, -2)[is_valid], labels.flatten()[is_valid]
-
-
-def probabilities(logits):
-    return logits.softmax(1) if logits.shape[1] > 1 else logits.sigmoid()
 
 
 @pytest.mark.parametrize('classes', [1, 3])

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pytest
 import torch
+from doors import by_door
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -30,16 +31,7 @@ def draw_rows():
 
 
 def measured_by_door(**options):
-    """Return the same measurement by measure, evaluate and a stream."""
-    logits, labels = draw_rows()
-    stream = StreamingMetrics(NAMES, **options)
-    stream.update(logits, labels)
-    loader = DataLoader(TensorDataset(logits, labels), batch_size=64)
-    return {
-        'measure': mmcalib.measure(logits.softmax(dim=1), labels, NAMES, **options),
-        'evaluate': mmcalib.evaluate(nn.Identity(), loader, NAMES, **options),
-        'stream': stream.compute(),
-    }
+    return by_door(*draw_rows(), metrics=NAMES, **options)
 
 
 @pytest.mark.parametrize('interval', [None, 0.9])

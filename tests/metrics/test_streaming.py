@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from doors import by_door, probabilities, registered_values, stream_of
 from forked import on_ranks
 from samples import as_segmented
 from torch import nn
@@ -29,10 +30,6 @@ def random_batches(kind):
         labels = (logits + noise > 0)[:, 0].long()
     ignored = torch.rand(labels.shape) < 0.2
     return logits, labels.masked_fill(ignored, 255)
-
-
-def probabilities(logits):
-    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(dim=1)
 
 
 @pytest.fixture(autouse=True)
@@ -150,29 +147,13 @@ def test_stream_one_name_returns_a_number_and_no_prediction_nan():
     assert isinstance(stream.compute(), float)
 
 
-def values_by_door(logits, labels):
-    """Return the metrics of maps by the stream, measure, evaluate and the registered metric."""
-    batches = zip(logits.split(2), labels.split(2), strict=True)
-    stream = stream_of(batches, metrics=ALL_METRICS, ignore_index=255)
-    loader = DataLoader(TensorDataset(logits, labels), batch_size=3)
-    metric = CalibrationMetric(ALL_METRICS)
-    for image, label in zip(logits, labels, strict=True):
-        metric.process(None, [as_segmented(image, image.argmax(dim=0), label)])
-    registered = metric.evaluate(len(logits))
-    probs = logits.double().softmax(dim=1)
-    return {
-        'stream': stream.compute(),
-        'evaluate': mmcalib.evaluate(nn.Identity(), loader, ALL_METRICS, ignore_index=255),
-        'registered': {name: registered[f'calibration/{name}'] for name in ALL_METRICS},
-        'measure': mmcalib.measure(probs.float(), labels, ALL_METRICS, ignore_index=255),
-    }
-
-
 @pytest.mark.parametrize('limit', [1_000_000, 100])
 def test_doors_many_or_few_predictions_agree(limit, monkeypatch):
     monkeypatch.setattr(counts, 'EXACT_LIMIT', limit)
     monkeypatch.setattr(measurement, 'IMAGES_PER_MERGE', 2)
-    values = values_by_door(*random_batches('maps'))
+    logits, labels = random_batches('maps')
+    values = by_door(logits, labels, batch_size=2, metrics=ALL_METRICS, ignore_index=255)
+    values['registered'] = registered_values(logits, labels, ALL_METRICS)
     # Rounded fine bins of single images are float32.
     tolerance = 1e-9 if limit > 1000 else 1e-6
     for door in ('evaluate', 'registered'):
@@ -329,13 +310,6 @@ def batches_of_kind(kind):
     logits, labels = label_batches() if kind == 'labels' else random_batches(kind)
     size = 2 if kind in ('maps', 'volumes') else 7
     return [*zip(logits.split(size), labels.split(size), strict=True)]
-
-
-def stream_of(batches, **options):
-    stream = StreamingMetrics(**options)
-    for batch in batches:
-        stream.update(*batch)
-    return stream
 
 
 def all_values(values):

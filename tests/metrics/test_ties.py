@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import references
 import torch
+from doors import by_door, registered_values
 from samples import as_segmented
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
-from mmcalib.metrics import StreamingMetrics
-from mmcalib.openmmlab.metrics import CalibrationMetric, OODMetric
+from mmcalib.openmmlab.metrics import OODMetric
 
 RANKING = ['AUROC', 'AURC']
 SIZE = 400
@@ -53,40 +51,23 @@ def tied_values(probs, labels):
     return {'AUROC': 50.0, 'AURC': error_rate}
 
 
-def values_by_measure(probs, labels):
-    return mmcalib.measure(probs, labels, RANKING)
+def as_map(logits, labels):
+    """Return the logits and labels of rows as those of a map."""
+    return logits.T.reshape(1, logits.shape[1], -1, 20), labels.reshape(1, -1, 20)
 
 
-def values_by_evaluate(probs, labels):
-    loader = DataLoader(TensorDataset(probs.log(), labels), batch_size=37)
-    return mmcalib.evaluate(nn.Identity(), loader, RANKING)
-
-
-def values_by_evaluate_on_maps(probs, labels):
-    logits = probs.log().T.reshape(1, -1, 20, SIZE // 20)
-    loader = DataLoader(TensorDataset(logits, labels.reshape(1, 20, SIZE // 20)))
-    return mmcalib.evaluate(nn.Identity(), loader, RANKING)
-
-
-def values_by_metric(probs, labels):
-    logits = probs.log().T.reshape(-1, 20, SIZE // 20)
-    metric = CalibrationMetric(RANKING)
-    label = labels.reshape(20, SIZE // 20)
-    metric.process(None, [as_segmented(logits, logits.argmax(dim=0), label)])
-    values = metric.evaluate(1)
-    return {name: values[f'calibration/{name}'] for name in RANKING}
-
-
-@pytest.mark.parametrize(
-    'door',
-    [values_by_measure, values_by_evaluate, values_by_evaluate_on_maps, values_by_metric],
-)
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @pytest.mark.parametrize('row', [saturated_row, confident_row, votes_row])
-def test_ranking_equal_probabilities_in_any_order_are_tied(row, dtype, door):
+def test_ranking_equal_probabilities_in_any_order_are_tied(row, dtype):
     probs, labels = permuted_predictions(row(dtype))
-    expected = tied_values(probs, labels)
-    assert door(probs, labels) == pytest.approx(expected, abs=1e-9)
+    expected = pytest.approx(tied_values(probs, labels), abs=1e-9)
+    assert mmcalib.measure(probs, labels, RANKING) == expected
+    logits = probs.log()
+    maps = as_map(logits, labels)
+    assert registered_values(*maps, RANKING) == expected
+    for pair in ((logits, labels), maps):
+        for door, values in by_door(*pair, metrics=RANKING).items():
+            assert values == expected, door
 
 
 def test_ranking_distinct_confidences_are_not_tied():
@@ -174,21 +155,14 @@ def test_bins_confidences_on_edges_equal_integer_bins_by_every_door(judges, num_
     expected = pytest.approx({'ECE': ece, 'ClasswiseECE': np.mean(by_class)}, abs=1e-4)
     names = list(expected.expected)
     probs = (votes.double() / judges).to(dtype)
-    logits = probs.log()
-    label_map = labels.view(1, 10, 20)
-    logit_map = logits.T.reshape(1, 3, 10, 20)
-    stream = StreamingMetrics(names, num_bins=num_bins)
-    stream.update(logit_map, label_map)
-    metric = CalibrationMetric(names, num_bins=num_bins)
-    metric.process(None, [as_segmented(logit_map[0], predicted.view(10, 20), label_map[0])])
-    registered = metric.evaluate(1)
-    with_interval = mmcalib.measure(probs, labels, names, num_bins=num_bins, interval=0.9)
+    maps = as_map(probs.log(), labels)
+    options = dict(metrics=names, num_bins=num_bins)
+    with_interval = mmcalib.measure(probs, labels, interval=0.9, **options)
     values_by_door = {
-        'measure': mmcalib.measure(probs, labels, names, num_bins=num_bins),
+        'probabilities': mmcalib.measure(probs, labels, **options),
         'interval': {name: with_interval[name] for name in names},
-        'evaluate': mmcalib.evaluate(nn.Identity(), [(logits, labels)], names, num_bins=num_bins),
-        'stream of maps': stream.compute(),
-        'registered': {name: registered[f'calibration/{name}'] for name in names},
+        'registered': registered_values(*maps, names, num_bins=num_bins),
+        **by_door(*maps, **options),
     }
     for door, values in values_by_door.items():
         assert values == expected, door
