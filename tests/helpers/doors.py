@@ -1,5 +1,6 @@
 """The same logits and labels, measured by each function of the library and by the plug-in."""
 
+import torch
 from samples import as_segmented
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -7,6 +8,17 @@ from torch.utils.data import DataLoader, TensorDataset
 import mmcalib
 from mmcalib.metrics import StreamingMetrics
 from mmcalib.openmmlab.metrics import CalibrationMetric
+
+
+def draw_logits(*shape, ignored=0.0):
+    """Return logits ``(N, K, *)`` and labels that follow them, a share of which is 255."""
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(shape)
+    noisy_logits = logits + 2 * torch.randn(shape)
+    labels = noisy_logits.argmax(dim=1)
+    if shape[1] == 1:
+        labels = (noisy_logits > 0)[:, 0].long()
+    return logits, labels.masked_fill(torch.rand(labels.shape) < ignored, 255)
 
 
 def probabilities(logits):

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from doors import probabilities, registered_values
+from doors import draw_logits, probabilities, registered_values
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,11 +21,7 @@ INTERVAL_NAMES = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']
 
 def draw_loader(*shape, classes=3, size=7, ignored=0.2, **options):
     """Return logits, labels that follow them, some of them 255, and a loader of both."""
-    torch.manual_seed(sum(shape, classes))
-    logits = 2 * torch.randn(size, classes, *shape)
-    noise = torch.randn(logits.shape)
-    labels = (logits + noise).argmax(1) if classes > 1 else (logits + noise > 0)[:, 0].long()
-    labels[torch.rand(labels.shape) < ignored] = 255
+    logits, labels = draw_logits(size, classes, *shape, ignored=ignored)
     return logits, labels, DataLoader(TensorDataset(logits, labels), batch_size=3, **options)
 
 

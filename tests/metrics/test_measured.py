@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pytest
 import torch
-from doors import by_door
+from doors import by_door, draw_logits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,10 +24,7 @@ NAMES = ['ECE', 'AECE', 'NLL', 'Brier', 'AUROC', 'gap']
 
 
 def draw_rows():
-    torch.manual_seed(0)
-    logits = 2 * torch.randn(200, 4)
-    labels = (logits + 2 * torch.randn(200, 4)).argmax(dim=1)
-    return logits, labels
+    return draw_logits(200, 4)
 
 
 def measured_by_door(**options):

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from doors import by_door, probabilities, registered_values, stream_of
+from doors import by_door, draw_logits, probabilities, registered_values, stream_of
 from forked import on_ranks
 from samples import as_segmented
 from torch import nn
@@ -21,15 +21,7 @@ SHAPES = {'rows': (101, 5), 'maps': (7, 4, 9, 11), 'volumes': (3, 3, 4, 5, 6), '
 
 
 def random_batches(kind):
-    """Return logits, and labels of which some are 255."""
-    torch.manual_seed(0)
-    logits = 3 * torch.randn(SHAPES[kind])
-    noise = 3 * torch.randn(SHAPES[kind])
-    labels = (logits + noise).argmax(dim=1)
-    if kind == 'binary':
-        labels = (logits + noise > 0)[:, 0].long()
-    ignored = torch.rand(labels.shape) < 0.2
-    return logits, labels.masked_fill(ignored, 255)
+    return draw_logits(*SHAPES[kind], ignored=0.2)
 
 
 @pytest.fixture(autouse=True)

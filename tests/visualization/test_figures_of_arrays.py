@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from doors import draw_logits
 from drawings import captions, check_nothing_is_cut, panels, words
 from matplotlib.figure import Figure
 from samples import as_segmented
@@ -19,10 +20,7 @@ from mmcalib.visualization.confidence_maps import every_nth_pixel
 
 
 def draw_maps(num_images=6):
-    torch.manual_seed(0)
-    logits = 2 * torch.randn(num_images, 4, 20, 24)
-    noise = torch.randn(logits.shape)
-    labels = (logits + noise).argmax(dim=1)
+    logits, labels = draw_logits(num_images, 4, 20, 24)
     labels[:, 0] = 255
     images = torch.randint(256, (num_images, 3, 20, 24), dtype=torch.uint8)
     return images, logits, labels
