@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from doors import by_door
+from doors import by_door, stream_of
 from torchmetrics.functional.classification import binary_calibration_error
 
 import mmcalib
-from mmcalib.metrics import StreamingMetrics
 from mmcalib.metrics.class_rates import ClassRates
 
 
@@ -55,10 +54,8 @@ def test_classwise_ece_interval_any_split_of_the_data_is_the_same(num_classes):
     labels = torch.multinomial(probs, 1)[:, 0]
     names = ['ClasswiseECE', 'rate_gap']
     expected = mmcalib.measure(probs, labels, names, interval=0.9)
-    stream = StreamingMetrics(names, interval=0.9)
-    for batch, batch_labels in zip(probs.split(70), labels.split(70), strict=True):
-        stream.update(batch.log(), batch_labels)
-    actual = stream.compute()
+    batches = zip(probs.log().split(70), labels.split(70), strict=True)
+    actual = stream_of(batches, metrics=names, interval=0.9).compute()
     for key, value in expected.items():
         assert actual[key] == pytest.approx(value, abs=1e-3)
     # The probabilities are calibrated, so that both errors are noise.
@@ -135,9 +132,8 @@ def test_rates_of_pixels_chosen_by_their_labels_are_not_told():
     maps = [logits.view(50, 1, 10, 10), labels.view(50, 10, 10)]
     measured = {}
     for protocol in ('pooled', 'foreground'):
-        stream = StreamingMetrics(['ClasswiseECE'], interval=0.95, protocol=protocol)
-        stream.update(*maps)
-        measured[protocol] = stream.compute()
+        options = dict(metrics=['ClasswiseECE'], interval=0.95, protocol=protocol)
+        measured[protocol] = stream_of([maps], **options).compute()
     assert sorted(measured['pooled'].rates.differing) == [0, 1]
     assert measured['foreground'].rates is None
     assert 'P(y = 1) is' not in str(measured['foreground'])
