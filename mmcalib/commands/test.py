@@ -130,21 +130,14 @@ def measure_calibration(runner: Runner) -> None:
     if main_metrics:
         measured = {name for metric in main_metrics for name in metric.metrics}
         missing = [name for name in names if name not in measured]
-        measure_more(main_metrics[0], missing)
+        metric = main_metrics[0]
+        metric.metrics += tuple(missing)
+        metric.required |= {find_metric(name).required for name in missing} - {None}
+        metric.confidence_interval = metric.confidence_interval or INTERVAL_COVERAGE
     else:
         add_metric(runner, CalibrationMetric(names, confidence_interval=INTERVAL_COVERAGE))
     if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
         runner.register_hook(ReliabilityDiagramHook(splits=['test']))
-
-
-def measure_more(metric: CalibrationMetric, names: list[str]) -> None:
-    """Have a metric measure more, and intervals if it measures none."""
-    metric.metrics += tuple(names)
-    for name in names:
-        required = find_metric(name).required
-        if required is not None:
-            metric.required.add(required)
-    metric.confidence_interval = metric.confidence_interval or INTERVAL_COVERAGE
 
 
 def count_objects(runner: Runner) -> None:

@@ -115,18 +115,13 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         if cfg.get('test_dataloader') is None:
             print_log('The config has no test_dataloader, so there is no test.', logger='current')
             return None
-        model = trained_model(runner)
+        networks = [Network(runner.cfg, final_checkpoint(runner))]
+        end = {'finished': True, 'stopped_at': early_stop(runner)}
+        model = PredictingModel(networks, describe_model(networks, ['test'], end=end))
         # An EMAHook would copy weights that the checkpoint has averaged already.
         runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, EMAHook)]
         runner._resume = False
         return load_and_test(runner, model)
-
-
-def trained_model(runner: Runner) -> PredictingModel:
-    """Return the model of a training, which is to be tested."""
-    networks = [Network(runner.cfg, final_checkpoint(runner))]
-    end = {'finished': True, 'stopped_at': early_stop(runner)}
-    return PredictingModel(networks, describe_model(networks, ['test'], end=end))
 
 
 def final_checkpoint(runner: Runner) -> Checkpoint:

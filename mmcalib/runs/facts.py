@@ -89,7 +89,9 @@ def describe_training(cfg: Mapping, *, processes: int | None = None) -> dict:
         which data the best checkpoint is chosen, ``processes`` and ``limit``, the samples of a
         smoke run.
     """
-    description = {'model': plain(without_losses(training_model(cfg)))}
+    model = {'data_preprocessor': cfg.get('data_preprocessor'), **(cfg.get('model') or {})}
+    model.pop('test_cfg', None)
+    description = {'model': plain(without_losses(model))}
     for section in SECTIONS:
         if cfg.get(section):
             description[section] = plain(cfg[section])
@@ -114,13 +116,6 @@ def describe_training(cfg: Mapping, *, processes: int | None = None) -> dict:
     description['processes'] = processes
     description['limit'] = cfg.get('limit')
     return description
-
-
-def training_model(cfg: Mapping) -> dict:
-    """Return the config of a model with its data_preprocessor, without what only a test needs."""
-    model = {'data_preprocessor': cfg.get('data_preprocessor'), **(cfg.get('model') or {})}
-    model.pop('test_cfg', None)
-    return model
 
 
 def describe_network(model: Mapping) -> dict:

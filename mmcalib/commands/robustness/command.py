@@ -8,7 +8,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
-from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 from rich.console import Console
@@ -59,7 +58,10 @@ class ShiftTest(NamedTuple):
 
 def run_robustness(options: RobustnessOptions) -> None:
     """Test models on clean and on shifted data, and print a table for each."""
-    cfg = config_for_shifts(options)
+    cfg = load_test_config(options.config, options)
+    if not options.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
+    set_test_loader(cfg, options)
     models = []
     for name in options.checkpoints:
         network = Network(cfg, read_checkpoint(find_checkpoint(name)))
@@ -70,7 +72,9 @@ def run_robustness(options: RobustnessOptions) -> None:
         compare_few_metrics(runner)
         check_run(runner, ['test'])
         test_sets = plan_test_sets(cfg, options)
-        silence_hooks(runner)
+        runner._hooks = [
+            hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENCED_HOOKS)
+        ]
         log_start(runner, ['test'])
         classes = tested_classes(runner)
         check_test_sets(runner, test_sets, classes)
@@ -78,15 +82,6 @@ def run_robustness(options: RobustnessOptions) -> None:
     if is_main_process():
         print_tables(cfg.work_dir, models, test_sets, options)
     leave_processes()
-
-
-def config_for_shifts(options: RobustnessOptions) -> Config:
-    """Return the config as the options change it."""
-    cfg = load_test_config(options.config, options)
-    if not options.work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
-    set_test_loader(cfg, options)
-    return cfg
 
 
 def compare_few_metrics(runner: Runner) -> None:
@@ -105,13 +100,6 @@ def compare_few_metrics(runner: Runner) -> None:
     metric = CalibrationMetric(names, **kept_options)
     metric.dataset_meta = runner.test_dataloader.dataset.metainfo
     evaluator.metrics = [*kept_metrics, metric]
-
-
-def silence_hooks(runner: Runner) -> None:
-    """Remove the hooks that would draw or log each test."""
-    runner._hooks = [
-        hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENCED_HOOKS)
-    ]
 
 
 def check_test_sets(
