@@ -25,7 +25,5 @@ def combined_loss(*, losses: Sequence[Mapping | nn.Module], **options: Any) -> l
         losses: Configs of losses, from mmcalib or the toolbox, or losses that are built.
         options: Options of :class:`mmcalib.losses.CombinedLoss`.
     """
-    built = []
-    for loss in losses:
-        built.append(MODELS.build(loss) if isinstance(loss, Mapping) else loss)
+    built = [MODELS.build(loss) if isinstance(loss, Mapping) else loss for loss in losses]
     return library.CombinedLoss(built, **options)

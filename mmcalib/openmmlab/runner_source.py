@@ -154,9 +154,9 @@ class RunnerSource:
             predicted: Its evaluated images.
             offset: The number of images that this process has read before.
         """
-        names = []
-        for index, sample in enumerate(predicted.samples):
-            names.append(sample_name(sample, offset + index))
+        names = [
+            sample_name(sample, offset + index) for index, sample in enumerate(predicted.samples)
+        ]
         parts = read_samples(
             [sample.to_dict() for sample in predicted.samples],
             names,
@@ -222,9 +222,10 @@ def predictor(
         logits = head_logits.copy()
         head_logits.clear()
         if not is_watched or not (has_sigmoid or _scores_are_softmax(samples, logits)):
-            logits = []
-            for sample in samples:
-                logits.append(logits_behind(model, sample, is_calibrated_sample=has_calibration))
+            logits = [
+                logits_behind(model, sample, is_calibrated_sample=has_calibration)
+                for sample in samples
+            ]
         return PredictedBatch(samples, logits)
 
     training = model.training

@@ -121,10 +121,8 @@ def put_disagreement(sample: BaseDataElement, information: Tensor, predictions: 
 def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
     """Return the arrays of :func:`put_disagreement`; no arrays for a single prediction."""
     values = sample.get('disagreement', sample)
-    arrays = {}
-    for key in ('mutual_information', 'predictions'):
-        if key in values:
-            arrays[key] = values.get(key).cpu().numpy()
+    keys = [key for key in ('mutual_information', 'predictions') if key in values]
+    arrays = {key: values.get(key).cpu().numpy() for key in keys}
     if 'predictions' in arrays:
         arrays['mutual_information'] = arrays['mutual_information'][0]
     return arrays

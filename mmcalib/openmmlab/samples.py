@@ -92,18 +92,12 @@ def read_samples(
     if not samples:
         return []
     if 'seg_logits' in samples[0]:
-        maps = []
-        for sample, name in zip(samples, names, strict=True):
-            maps.append(
-                read_map(
-                    sample,
-                    name,
-                    ignore_index=ignore_index,
-                    ood_index=ood_index,
-                    labelled=labelled,
-                )
+        return [
+            read_map(
+                sample, name, ignore_index=ignore_index, ood_index=ood_index, labelled=labelled
             )
-        return maps
+            for sample, name in zip(samples, names, strict=True)
+        ]
     if several_labels:
         return [read_several_labels(samples, names, labelled=labelled)]
     return [read_classes(samples, names, ood_index=ood_index, labelled=labelled)]

@@ -229,10 +229,11 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     Options at their defaults are left out, but for :data:`ALWAYS_DESCRIBED`.
     """
     kind = find_class(loss, scope)  # None if no registry knows a loss from elsewhere
-    defaults = {}
-    for name, parameter in constructor_options(kind).items():
-        if parameter.default is not parameter.empty:
-            defaults[name] = parameter.default
+    defaults = {
+        name: parameter.default
+        for name, parameter in constructor_options(kind).items()
+        if parameter.default is not parameter.empty
+    }
     description = {}
     for name, value in {**defaults, **loss}.items():
         is_default = name in defaults and value == defaults[name]

@@ -136,10 +136,11 @@ def _move_other_best(best: Path) -> None:
     Their names do not tell whether this training wrote them.
     """
     same_metric = re.compile(re.escape(best.stem.rstrip('0123456789')) + r'\d+')
-    others = []
-    for path in best.parent.glob(f'best_*{best.suffix}'):
-        if path != best and same_metric.fullmatch(path.stem):
-            others.append(path)
+    others = [
+        path
+        for path in best.parent.glob(f'best_*{best.suffix}')
+        if path != best and same_metric.fullmatch(path.stem)
+    ]
     if others:
         move_aside(best.parent, others)
 

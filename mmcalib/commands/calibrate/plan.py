@@ -1,4 +1,4 @@
-"""What a calibration fits, to which images, where it is written, and what speaks against it.
+"""The scaler, the images and the files of a calibration, and what speaks against it.
 
 Some refusals are made before the long part, and some of these ``--force`` allows.
 """

@@ -99,9 +99,10 @@ def first_test_image(cfg: Config) -> Tensor:
 
 def summary(onnx_file: OnnxFile, output: str, pixels: Tensor, methods: list[str]) -> str:
     """Return what a user should know of a file: its input and output, and how exact it is."""
-    sizes = []
-    for axis, extent in zip(AXES, pixels.shape, strict=True):
-        sizes.append(axis if axis in onnx_file.free else str(extent))
+    sizes = [
+        axis if axis in onnx_file.free else str(extent)
+        for axis, extent in zip(AXES, pixels.shape, strict=True)
+    ]
     exporter = onnx_file.exporter
     problem_of_others = None
     for failed_exporter, free, problem in onnx_file.failures:

@@ -117,11 +117,11 @@ class PredictionFolder:
 
     def read_rows(self) -> list[dict]:
         """Return the scores of all images that are finished."""
-        rows = []
-        for path in sorted((self.folder / SCORES_FOLDER).rglob('*.json')):
-            if not TEMPORARY_NAME.fullmatch(path.name):
-                rows.append(read_json(path, 'remove it, and run this again'))
-        return rows
+        return [
+            read_json(path, 'remove it, and run this again')
+            for path in sorted((self.folder / SCORES_FOLDER).rglob('*.json'))
+            if not TEMPORARY_NAME.fullmatch(path.name)
+        ]
 
     def find_unfinished(self, images: Sequence[Path]) -> list[dict]:
         """Return the images to predict, each with its path, its state and the name of its files.

@@ -99,9 +99,7 @@ def read_list(file: Path) -> list[Path]:
         text = line.strip()
         if text and not text.startswith('#'):
             lines.append(text)
-    paths = []
-    for line in lines:
-        paths.append(Path(line) if os.path.exists(line) else Path(file.parent, line))
+    paths = [Path(line) if os.path.exists(line) else Path(file.parent, line) for line in lines]
     if not any(path.is_file() for path in paths):
         raise UserError(
             f'none of the {len(lines)} lines of {file} is a file: write one path per line, '

@@ -155,9 +155,10 @@ class Predictor:
         try:
             with torch.no_grad(), full_precision():
                 samples = self.model.test_step(pseudo_collate(inputs))
-            results = []
-            for sample, prediction in zip(samples, images, strict=True):
-                results.append(self._read_result(sample, str(prediction.image)))
+            results = [
+                self._read_result(sample, str(prediction.image))
+                for sample, prediction in zip(samples, images, strict=True)
+            ]
         except NOT_PREDICTED as error:
             if len(batch) > 1:
                 for item in batch:

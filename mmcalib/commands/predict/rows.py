@@ -82,10 +82,10 @@ def calibrate_objects(objects: Sequence[dict], curves: ObjectCurves | None) -> l
     expected_iou = np.array([item['expected_iou'] for item in objects])
     found = curves.found.predict(expected_iou).tolist()
     calibrated_iou = curves.iou.predict(expected_iou).tolist()
-    calibrated = []
-    for item, item_found, item_iou in zip(objects, found, calibrated_iou, strict=True):
-        calibrated.append(item | {'found': item_found, 'calibrated_iou': item_iou})
-    return calibrated
+    return [
+        item | {'found': item_found, 'calibrated_iou': item_iou}
+        for item, item_found, item_iou in zip(objects, found, calibrated_iou, strict=True)
+    ]
 
 
 def summarize_rows(

@@ -162,13 +162,14 @@ def replace_cross_entropy(cfg: Config, parameter: str) -> list[str]:
     The cross-entropy stays if the parameter is its own, or like one of its own.
     """
     known = {name for names in predicting_parameters(cfg).values() for name in names}
-    replaceable = {}
-    for key, loss in predicting_losses(cfg)[0].items():
-        if type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid'):
-            replaceable[key] = loss
+    replaceable = [
+        (key, loss)
+        for key, loss in predicting_losses(cfg)[0].items()
+        if type_name(loss.get('type')) == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
+    ]
     if len(replaceable) != 1 or parameter in known or suggestion(parameter, known):
         return []
-    ((key, loss),) = replaceable.items()
+    ((key, loss),) = replaceable
     candidates = [*PREFERRED_LOSSES, *filter(isclass, vars(losses).values())]
     names = [kind.__name__ for kind in candidates if parameter in constructor_options(kind)]
     if not names:

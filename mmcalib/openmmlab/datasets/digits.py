@@ -51,10 +51,10 @@ class Digits(BaseDataset):
         images, labels = _load_split(self.split)
         rng = np.random.default_rng([1, list(SPLITS).index(self.split)])
         images = images + self.noise * rng.standard_normal(images.shape, dtype=np.float32)
-        samples = []
-        for image, label in zip(images, labels, strict=True):
-            samples.append(dict(img=image, gt_label=int(label), img_shape=(8, 8), ori_shape=(8, 8)))
-        return samples
+        return [
+            dict(img=image, gt_label=int(label), img_shape=(8, 8), ori_shape=(8, 8))
+            for image, label in zip(images, labels, strict=True)
+        ]
 
 
 @DATASETS.register_module()

@@ -51,10 +51,10 @@ class CIFARC(BaseDataset):
         if self.channel_order == 'bgr':
             images = images[..., ::-1]
         images = np.array(images, order='C')  # A copy stays when the file goes.
-        samples = []
-        for image, label in zip(images, labels, strict=True):
-            samples.append({'img': image, 'gt_label': int(label)})
-        return samples
+        return [
+            {'img': image, 'gt_label': int(label)}
+            for image, label in zip(images, labels, strict=True)
+        ]
 
     def _load_severity(self, file: str) -> np.ndarray:
         """Return the part of an array that belongs to the severity."""

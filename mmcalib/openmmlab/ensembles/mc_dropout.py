@@ -19,11 +19,11 @@ def dropout_layers(model: nn.Module) -> list[nn.Module]:
     Those of auxiliary heads, which predict nothing, are left out. Stochastic depth is no such
     layer, nor is dropout inside another layer, as in ``torch.nn.MultiheadAttention``.
     """
-    layers = []
-    for name, module in model.named_modules():
-        if isinstance(module, _DropoutNd) and module.p > 0 and 'auxiliary' not in name:
-            layers.append(module)
-    return layers
+    return [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, _DropoutNd) and module.p > 0 and 'auxiliary' not in name
+    ]
 
 
 @contextmanager

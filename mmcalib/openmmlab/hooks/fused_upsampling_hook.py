@@ -64,11 +64,11 @@ class FusedUpsamplingHook(Hook):
 
 def decode_heads(model: nn.Module) -> dict[str, nn.Module]:
     """Return the decode heads of mmseg in a model, possibly wrapped, by their names."""
-    heads = {}
-    for name, module in model.named_modules():
-        if hasattr(module, 'loss_by_feat') and hasattr(module, LOSSES):
-            heads[name.removeprefix('module.')] = module
-    return heads
+    return {
+        name.removeprefix('module.'): module
+        for name, module in model.named_modules()
+        if hasattr(module, 'loss_by_feat') and hasattr(module, LOSSES)
+    }
 
 
 def reason_for_mmseg_losses(head: nn.Module) -> str | None:

@@ -120,9 +120,9 @@ class OODMetric(ListMetric):
             scores = scores_of_probabilities(probs, self.scores)
         num_origins = 1 + max(len(sets), 1)
         counts = torch.nn.functional.one_hot(origin, num_origins).T.double()
-        cells = {}
-        for name, values in scores.items():
-            cells[name] = torch.cat([values.double()[None], counts])
+        cells = {
+            name: torch.cat([values.double()[None], counts]) for name, values in scores.items()
+        }
         return self.prepare_result(OODCounts(cells))
 
     def _read_predictions(self, sample: dict) -> ImagePredictions:
@@ -164,9 +164,10 @@ class OODMetric(ListMetric):
         values = {}
         for score in self.scores:
             counts = self._count_by_value(score, results, 1 + len(set_names))
-            figures_by_name = {}
-            for set_name, ood_counts in zip(set_names, counts[1:], strict=True):
-                figures_by_name[set_name] = ood_figures(counts[0], ood_counts)
+            figures_by_name = {
+                set_name: ood_figures(counts[0], ood_counts)
+                for set_name, ood_counts in zip(set_names, counts[1:], strict=True)
+            }
             figures_by_name = mean_figures(figures_by_name, group_by_set) | figures_by_name
             for name, figures in figures_by_name.items():
                 prefix = f'{score}/{name}' if group_by_set else score
