@@ -29,6 +29,7 @@ from mmcalib.openmmlab.heads import (
 from mmcalib.openmmlab.samples import read_samples, sample_name, with_logits
 from mmcalib.posthoc.affine import TemperatureScaler, VectorScaler
 from mmcalib.posthoc.binary import PlattScaler
+from mmcalib.posthoc.logits import with_other_class
 from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.distributed import dataset_index
@@ -257,7 +258,7 @@ def _watch_maps(model: nn.Module, head_logits: list[Tensor]) -> Callable:
 
     def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
         # mmseg applies a sigmoid to maps of one channel, and only resizes those of two.
-        pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
+        pair = with_other_class(seg_logits)
         for sample in original(model, pair, data_samples):
             head_logits.append(sample.seg_logits.data[1:])
         return original(model, seg_logits, data_samples)

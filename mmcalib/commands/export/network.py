@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import has_several_labels, returns_scores
+from mmcalib.posthoc.logits import with_other_class
 
 # The toolboxes' versions call the option of a data preprocessor that reverses the channels so.
 REVERSING_OPTIONS = ('to_rgb', 'channel_conversion', '_channel_conversion')
@@ -62,10 +62,7 @@ class PredictingNetwork(nn.Module):
         size = inputs.shape[2:]
         logits = self.model.encode_decode(inputs, [dict(img_shape=size, pad_shape=size)])
         height, width = pixels.shape[2:]
-        logits = self._calibrate(logits[..., :height, :width])
-        if logits.shape[1] == 1:
-            return torch.cat([torch.zeros_like(logits), logits], dim=1)
-        return logits
+        return with_other_class(self._calibrate(logits[..., :height, :width]))
 
     def _classify(self, pixels: Tensor) -> Tensor:
         """Return the logits of a classifier."""
