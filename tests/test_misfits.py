@@ -14,7 +14,7 @@ from mmcalib.losses import MarginLabelSmoothingLoss
 from mmcalib.metrics import StreamingMetrics, measure
 from mmcalib.misfits import TABLE, always
 from mmcalib.openmmlab.hooks.broken_samples_hook import NamingPipeline
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import read_sample
 from mmcalib.posthoc import TemperatureScaler
 
 torch.manual_seed(0)
@@ -84,13 +84,13 @@ class CausalModel(nn.Module):
 
 
 def classify(pred_score, gt_label, **options):
-    read_samples([{'pred_score': pred_score, 'gt_label': gt_label}], ['a.png'], **options)
+    read_sample({'pred_score': pred_score, 'gt_label': gt_label}, 'a.png', **options)
 
 
 def segment(seg_logits, gt_sem_seg, **options):
     sample = {'seg_logits': seg_logits, 'gt_sem_seg': gt_sem_seg}
     sample['pred_sem_seg'] = seg_logits.argmax(0, keepdim=True)
-    read_samples([sample], ['a.png'], **options)
+    read_sample(sample, 'a.png', **options)
 
 
 def pack(label, num_classes):

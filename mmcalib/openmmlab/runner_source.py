@@ -26,7 +26,7 @@ from mmcalib.openmmlab.heads import (
     label_ignored_by_head,
     returns_scores,
 )
-from mmcalib.openmmlab.samples import read_samples, sample_name, with_logits
+from mmcalib.openmmlab.samples import read_sample, sample_name, with_logits
 from mmcalib.posthoc.affine import TemperatureScaler, VectorScaler
 from mmcalib.posthoc.binary import PlattScaler
 from mmcalib.posthoc.logits import with_other_class
@@ -34,7 +34,7 @@ from mmcalib.posthoc.per_label import Scaler, ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.predictions.distributed import dataset_index
 from mmcalib.predictions.full_precision import full_precision
-from mmcalib.predictions.image_predictions import ImagePredictions
+from mmcalib.predictions.image_predictions import ImagePredictions, concatenate
 from mmcalib.predictions.kept_batches import KeptBatch, KeptBatches
 from mmcalib.predictions.progress import progress
 from mmcalib.tensors import SUM_TOLERANCE, at_least_single, seeded
@@ -126,7 +126,7 @@ class RunnerSource:
         Images that only fill up the share of a process are left out.
 
         Raises:
-            UserError: For what :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
+            UserError: For what :func:`~mmcalib.openmmlab.samples.read_sample` refuses.
         """
         offset = 0
         is_first_pass = not self.was_read
@@ -155,27 +155,23 @@ class RunnerSource:
             predicted: Its evaluated images.
             offset: The number of images that this process has read before.
         """
-        names = [
-            sample_name(sample, offset + index) for index, sample in enumerate(predicted.samples)
-        ]
-        parts = read_samples(
-            [sample.to_dict() for sample in predicted.samples],
-            names,
-            ignore_index=self.ignore_index,
-            several_labels=self.several_labels,
-        )
-        if not parts[0].are_maps:
-            logits = torch.stack(predicted.logits)
-            return [with_logits(parts[0], logits[:, None] if self.several_labels else logits)]
         returns_mask_scores = returns_scores(model) and not is_calibrated(model)
-        maps = []
-        for part, logits in zip(parts, predicted.logits, strict=True):
+        parts = []
+        for sample, logits in zip(predicted.samples, predicted.logits, strict=True):
+            part = read_sample(
+                sample.to_dict(),
+                sample_name(sample, offset + len(parts)),
+                ignore_index=self.ignore_index,
+                several_labels=self.several_labels,
+            )
             if returns_mask_scores:
                 # Heads such as Mask2Former's return scores of at least 0, not logits. Metrics take
                 # their softmax, as the toolbox does; a scaling is fitted to their logarithms.
                 part = replace(part, probs=part.class_probabilities())
-            maps.append(with_logits(part, logits[None]))
-        return maps
+            if self.several_labels:
+                logits = logits[None]
+            parts.append(with_logits(part, logits[None]))
+        return parts if parts[0].are_maps else [concatenate(parts)]
 
     def run(self, model: nn.Module, batch: Any) -> list[Tensor]:
         """Return the logits ``(K, *)`` of the images of a batch, the same each time."""

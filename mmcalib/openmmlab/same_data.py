@@ -281,9 +281,7 @@ def _content_digest(info: Mapping) -> bytes | None:
     return digest.digest() if has_content else None
 
 
-def split_images(
-    cfg: Mapping, split: str, datasets: Mapping[str, object] | None = None
-) -> set[Hashable] | None:
+def split_images(cfg: Mapping, split: str, datasets: Mapping[str, object]) -> set[Hashable] | None:
     """Return the keys of the different images of a split, by which others may have them too.
 
     Args:
@@ -299,7 +297,6 @@ def split_images(
     loader = cfg.get(f'{split}_dataloader')
     if not loader:
         return None
-    datasets = datasets or {}
     dataset = None
     for built_split, built in datasets.items():
         if same_data(loader, cfg[f'{built_split}_dataloader']):

@@ -58,16 +58,16 @@ add_row(
 )
 
 
-def read_samples(
-    samples: Sequence[Sample],
-    names: Sequence[str],
+def read_sample(
+    sample: Sample,
+    name: str,
     *,
     ignore_index: int = IGNORE_INDEX,
     ood_index: int | None = None,
     labelled: bool = True,
     several_labels: bool = False,
-) -> list[ImagePredictions]:
-    """Return the predictions of a batch: one object per map, or one of all classified images.
+) -> ImagePredictions:
+    """Return the predictions of a map, or of one classified image.
 
     Those of a segmentor stay on its device: logits, or the probability of class 1 of a binary head.
     They may be NaN, unless they are without labels: what counts them looks for it. Those of a
@@ -75,32 +75,27 @@ def read_samples(
     toolbox's, by the threshold of its head.
 
     Args:
-        samples: Evaluated data samples of mmpretrain or mmseg.
-        names: Names of the samples in errors.
+        sample: Evaluated data sample of mmpretrain or mmseg.
+        name: Name of the sample in errors.
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
         ood_index: Label of OOD pixels, or of a classifier's OOD images beside negative labels;
             None to refuse both. The label of the s-th OOD set, -s in a classifier's samples,
             becomes K + s - 1.
         labelled: Whether to read labels.
         several_labels: Whether a classifier predicts each class by a sigmoid of its own, which a
-            sample does not say. The predictions are then ``(N, 1, L)``.
+            sample does not say. The predictions are then ``(1, 1, L)``.
 
     Raises:
         ValueError: For fields that are missing, maps of several sizes, labels out of range, and
             scores that are NaN or no probabilities.
     """
-    if not samples:
-        return []
-    if 'seg_logits' in samples[0]:
-        return [
-            read_map(
-                sample, name, ignore_index=ignore_index, ood_index=ood_index, labelled=labelled
-            )
-            for sample, name in zip(samples, names, strict=True)
-        ]
+    if 'seg_logits' in sample:
+        return read_map(
+            sample, name, ignore_index=ignore_index, ood_index=ood_index, labelled=labelled
+        )
     if several_labels:
-        return [read_several_labels(samples, names, labelled=labelled)]
-    return [read_classes(samples, names, ood_index=ood_index, labelled=labelled)]
+        return read_several_labels(sample, name, labelled=labelled)
+    return read_class(sample, name, ood_index=ood_index, labelled=labelled)
 
 
 def with_logits(predictions: ImagePredictions, logits: Tensor) -> ImagePredictions:
@@ -172,27 +167,21 @@ def mask_labels(
     return labels.masked_fill(is_ignored, IGNORED)[None]
 
 
-def read_classes(
-    samples: Sequence[Sample], names: Sequence[str], *, ood_index: int | None, labelled: bool
+def read_class(
+    sample: Sample, name: str, *, ood_index: int | None, labelled: bool
 ) -> ImagePredictions:
-    """Return the predictions of images by a softmax, ``(N, K)`` on the CPU."""
-    rows = []
-    labels = []
-    for sample, name in zip(samples, names, strict=True):
-        probs = read_class_scores(sample, name).cpu()
-        field_name = f'pred_score of {name}'
-        check_finite(probs, field_name)
-        check_probabilities(at_least_single(probs)[:, None], field_name, door='samples')
-        rows.append(probs)
-        if labelled:
-            labels.append(class_label(sample, name, len(probs), ood_index))
-    probs = torch.stack(rows).clamp(max=1)
+    """Return the predictions of an image by a softmax, ``(1, K)`` on the CPU."""
+    scores = read_class_scores(sample, name).cpu()
+    field_name = f'pred_score of {name}'
+    check_finite(scores, field_name)
+    check_probabilities(at_least_single(scores)[:, None], field_name, door='samples')
+    probs = scores[None].clamp(max=1)
     return ImagePredictions(
         predicted=probs.argmax(dim=1),
         probs=probs,
-        labels=torch.cat(labels) if labelled else None,
-        images=torch.arange(len(probs), device='cpu'),
-        name=batch_name(names),
+        labels=class_label(sample, name, len(scores), ood_index) if labelled else None,
+        images=torch.zeros(1, dtype=torch.int64, device='cpu'),
+        name=name,
     )
 
 
@@ -210,31 +199,21 @@ def class_label(sample: Sample, name: str, num_classes: int, ood_index: int | No
     return label
 
 
-def read_several_labels(
-    samples: Sequence[Sample], names: Sequence[str], *, labelled: bool
-) -> ImagePredictions:
-    """Return the predictions of images by a sigmoid for each of L labels, ``(N, 1, L)``."""
-    probs = []
-    predicted = []
-    labels = []
-    for sample, name in zip(samples, names, strict=True):
-        scores = read_class_scores(sample, name).cpu()
-        check_finite(scores, f'pred_score of {name}')
-        check_range(scores, f'pred_score of {name}')
-        probs.append(scores)
-        present = read_field(sample, 'pred_label')  # by the head's threshold, or its top labels
-        if present is None:
-            present = (scores > 0.5).nonzero()[:, 0]
-        predicted.append(one_hot(present, len(scores)))
-        if labelled:
-            labels.append(label_set(sample, name, len(scores)))
+def read_several_labels(sample: Sample, name: str, *, labelled: bool) -> ImagePredictions:
+    """Return the predictions of an image by a sigmoid for each of L labels, ``(1, 1, L)``."""
+    scores = read_class_scores(sample, name).cpu()
+    check_finite(scores, f'pred_score of {name}')
+    check_range(scores, f'pred_score of {name}')
+    present = read_field(sample, 'pred_label')  # by the head's threshold, or its top labels
+    if present is None:
+        present = (scores > 0.5).nonzero()[:, 0]
     return ImagePredictions(
-        predicted=torch.stack(predicted),
-        probs=torch.stack(probs)[:, None],
-        labels=torch.stack(labels) if labelled else None,
-        images=torch.arange(len(probs), device='cpu'),
+        predicted=one_hot(present, len(scores))[None],
+        probs=scores[None, None],
+        labels=label_set(sample, name, len(scores))[None] if labelled else None,
+        images=torch.zeros(1, dtype=torch.int64, device='cpu'),
         several_labels=True,
-        name=batch_name(names),
+        name=name,
     )
 
 
@@ -298,11 +277,6 @@ def read_mask(sample: Sample, name: str) -> Tensor:
 def sample_name(sample: Sample, index: int | None = None) -> str:
     """Return the name of a sample in errors: its file, else its index in the data set."""
     return str(sample.get('img_path') or f'sample {sample.get("sample_idx", index)}')
-
-
-def batch_name(names: Sequence[str]) -> str:
-    """Return the name of several samples in errors."""
-    return names[0] if len(names) == 1 else f'{names[0]} to {names[-1]}'
 
 
 def background_index(classes: Sequence[str] | None) -> int | None:

@@ -12,12 +12,12 @@ from mmcalib.metrics import counts, measure, ranking
 from mmcalib.metrics.counts import count_outcomes, sum_counts
 from mmcalib.metrics.outcomes import compute_outcomes
 from mmcalib.openmmlab.metrics import CalibrationMetric
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import read_sample
 from mmcalib.predictions.from_arrays import read_arrays
 
 
 def sample_outcomes(sample):
-    (predictions,) = read_samples([sample], ['image.jpg'])
+    predictions = read_sample(sample, 'image.jpg')
     required = ('brier', 'conf_code', 'class_bins', 'nll_curve', 'ignored_conf')
     return compute_outcomes(predictions, required=required)
 

@@ -21,7 +21,7 @@ from mmcalib.metrics import (
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import read_sample
 
 
 def binary_samples(n):
@@ -76,7 +76,7 @@ def call_with_arrays(function, *arguments, **options):
 
 
 def read_unlabelled(sample):
-    read_samples([sample], ['x'], labelled=False)
+    read_sample(sample, 'x', labelled=False)
 
 
 def unchanged(value):

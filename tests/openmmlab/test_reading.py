@@ -5,7 +5,7 @@ import torch
 from samples import as_segmented, classified, segmented
 from tiny_models import classifier, images
 
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import read_sample
 from mmcalib.predictions.objects import map_confidence
 
 
@@ -17,7 +17,7 @@ def binary():
 @pytest.mark.parametrize('sample', [*classified(3), *segmented(3), binary()])
 def test_without_labels_the_confidences_are_the_same(sample):
     sample = {key: value for key, value in sample.items() if not key.startswith('gt')}
-    (predictions,) = read_samples([sample], ['image.jpg'], labelled=False)
+    predictions = read_sample(sample, 'image.jpg', labelled=False)
     if 'pred_score' in sample:
         predicted = sample['pred_score'].argmax()
         assert torch.equal(predictions.probs[0], sample['pred_score'])
@@ -37,7 +37,7 @@ def test_the_decision_is_the_heads(options):
     model, above = classifier(head), 0
     for sample in model.test_step(images(4)[0]):
         sample.gt_label = torch.tensor([1, 3])
-        (predictions,) = read_samples([sample.to_dict()], ['image.jpg'], several_labels=True)
+        predictions = read_sample(sample.to_dict(), 'image.jpg', several_labels=True)
         expected = [int(k in sample.pred_label) for k in range(5)]
         assert predictions.predicted[0].tolist() == expected
         assert predictions.labels[0].tolist() == [0, 1, 0, 1, 0]

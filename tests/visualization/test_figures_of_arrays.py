@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 import mmcalib
 from mmcalib.metrics import StreamingMetrics
-from mmcalib.openmmlab.samples import read_samples
+from mmcalib.openmmlab.samples import read_sample
 from mmcalib.predictions.from_arrays import read_arrays
 from mmcalib.predictions.objects import map_confidence
 from mmcalib.visualization import draw_risk_coverage
@@ -313,6 +313,6 @@ def test_every_nth_pixel_binary_map_equals_slices():
     probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
     predicted = probs[0] > 0.3
     sample = as_segmented(probs, predicted, torch.ones(9, 7))
-    (predictions,) = read_samples([sample], ['image.jpg'])
+    predictions = read_sample(sample, 'image.jpg')
     actual = map_confidence(every_nth_pixel(predictions, 4))
     torch.testing.assert_close(actual, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])

@@ -20,7 +20,7 @@ from mmcalib.commands.predict.image_files import GREY_NOTE, check_image
 from mmcalib.errors import UserError
 from mmcalib.openmmlab.heads import classes_of_head, has_several_labels, innermost_model
 from mmcalib.openmmlab.sample_writing import disagreement_in
-from mmcalib.openmmlab.samples import background_index, read_samples
+from mmcalib.openmmlab.samples import background_index, read_sample
 from mmcalib.predictions.full_precision import full_precision
 from mmcalib.predictions.objects import Objects, find_map_objects, map_confidence
 from mmcalib.predictions.progress import progress
@@ -179,7 +179,7 @@ class Predictor:
     ) -> tuple[dict[str, np.ndarray], Objects | None]:
         """Return the arrays of a predicted sample, and the objects of a segmentor."""
         sample = sample.to_dict()
-        (predictions,) = read_samples([sample], [name], labelled=False)
+        predictions = read_sample(sample, name, labelled=False)
         predicted = predictions.predicted[0].cpu().numpy()
         if predictions.are_maps:
             background = background_index(self.classes)

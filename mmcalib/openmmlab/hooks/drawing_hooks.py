@@ -23,7 +23,7 @@ from mmcalib.metrics.calibration_errors import calibration_error
 from mmcalib.openmmlab.ensembles.batch_views import upright_view
 from mmcalib.openmmlab.metrics import CalibrationMetric
 from mmcalib.openmmlab.metrics.kept_statistics import kept_statistics
-from mmcalib.openmmlab.samples import Sample, read_samples, sample_name
+from mmcalib.openmmlab.samples import Sample, read_sample, sample_name
 from mmcalib.openmmlab.splits import SPLIT_NAMES, tested_split
 from mmcalib.options import check_choices, check_integer
 
@@ -232,7 +232,7 @@ class ConfidenceMapHook(DrawingHook):
 
         ignore_index = self._metric.ignore_index
         name = sample_name(sample, index)
-        (predictions,) = read_samples([sample], [name], ignore_index=ignore_index)
+        predictions = read_sample(sample, name, ignore_index=ignore_index)
         path = sample.get('img_path')
         return make_view(
             predictions,

@@ -25,7 +25,7 @@ from mmcalib.openmmlab.sample_writing import logits_in
 from mmcalib.openmmlab.samples import (
     IGNORE_INDEX,
     Sample,
-    read_samples,
+    read_sample,
     sample_name,
     with_logits,
 )
@@ -121,7 +121,7 @@ class LearnFromValidationHook(Hook):
             sample: The evaluated data sample.
             name: Name of the sample in errors.
         """
-        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index)
+        predictions = read_sample(sample, name, ignore_index=self.ignore_index)
         if isinstance(loss, CALSLoss):
             predictions = with_logits(predictions, logits_in(sample)[None])
             return loss.statistics(predictions.valid_rows().logits)

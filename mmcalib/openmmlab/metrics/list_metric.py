@@ -14,7 +14,7 @@ from mmengine.logging import print_log
 from mmcalib.errors import UserError
 from mmcalib.metrics.counts import FineBinLimit
 from mmcalib.metrics.kept_memory import KeptMemory
-from mmcalib.openmmlab.samples import IGNORE_INDEX, background_index, read_samples, sample_name
+from mmcalib.openmmlab.samples import IGNORE_INDEX, background_index, read_sample, sample_name
 from mmcalib.options import check_ignore_index
 from mmcalib.predictions.image_predictions import ImagePredictions
 
@@ -117,8 +117,7 @@ class ListMetric(BaseMetric):
 
         Args:
             sample: The evaluated sample.
-            options: Options of :func:`~mmcalib.openmmlab.samples.read_samples`.
+            options: Options of :func:`~mmcalib.openmmlab.samples.read_sample`.
         """
         name = self.next_name(sample)
-        (predictions,) = read_samples([sample], [name], ignore_index=self.ignore_index, **options)
-        return predictions
+        return read_sample(sample, name, ignore_index=self.ignore_index, **options)

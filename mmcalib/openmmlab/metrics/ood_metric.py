@@ -72,7 +72,7 @@ class OODMetric(ListMetric):
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
-            samples that :func:`~mmcalib.openmmlab.samples.read_samples` refuses.
+            samples that :func:`~mmcalib.openmmlab.samples.read_sample` refuses.
     """
 
     default_prefix = 'ood'
