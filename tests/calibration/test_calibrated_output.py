@@ -81,13 +81,6 @@ def test_calibrated_output_saved_state_loads(method, tmp_path):
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_calibrated_output_exported_predicts_the_same(method):
-    model, inputs = calibrate_cosine_network(method)
-    exported = torch.export.export(model, (inputs[:7],), strict=False).run_decompositions()
-    torch.testing.assert_close(exported.module()(inputs[:7]), model(inputs[:7]))
-
-
-@pytest.mark.parametrize('method', METHODS)
 def test_calibrated_output_can_be_trained(method):
     model, inputs = calibrate_cosine_network(method)
     model(inputs).sum().backward()
@@ -114,8 +107,9 @@ EXPORTED_METHODS = [
     'class-conditional',
 ]  # fmt: skip
 EXPORTS = [
-    *product(['by_position'], EXPORTED_METHODS, [(), (6, 7)]),
-    *product(['by_name', 'by_keyword'], ['ets'], [(), (6, 7)]),
+    *product(['by_position'], EXPORTED_METHODS, [()]),
+    *product(['by_position'], ['matrix', 'isotonic'], [(6, 7)]),
+    *product(['by_name', 'by_keyword'], ['ets'], [()]),
     ('by_position', 'several_labels', ()),
 ]
 
@@ -150,7 +144,7 @@ def test_calibrated_output_export_with_dynamic_batch_takes_any(shapes_given, met
 
 @needs_newer_exporter
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('method', ['temperature', 'ets', 'isotonic', 'class-temperatures'])
+@pytest.mark.parametrize('method', ['isotonic', 'class-conditional'])
 def test_calibrated_output_onnx_of_any_batch_size_predicts_the_same(method, tmp_path):
     onnxruntime = pytest.importorskip('onnxruntime')
     pytest.importorskip('onnxscript')
@@ -188,9 +182,15 @@ DYNAMIC_SIZES = {
 
 @needs_newer_exporter
 @pytest.mark.filterwarnings('ignore')
-@pytest.mark.parametrize('strict', [True, False])
-@pytest.mark.parametrize('size', DYNAMIC_SIZES)
-@pytest.mark.parametrize('output', ['tensor', 'logits'])
+@pytest.mark.parametrize(
+    ('output', 'size', 'strict'),
+    [
+        ('tensor', 'named', True),
+        ('logits', 'dynamic', True),
+        ('logits', 'named', False),
+        ('tensor', 'automatic', False),
+    ],
+)
 def test_calibrated_output_export_takes_ordinary_dynamic_shapes(output, size, strict):
     model, inputs = calibrate_cosine_network('ets', (6, 7))
     model.model.output = output
