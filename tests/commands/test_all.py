@@ -264,6 +264,7 @@ def test_train_two_processes_validate_saved_model(
 ):
     (tmp_path / 'mine.py').write_text(config)
     arguments = ['--auto-scale-lr', '--no-test']
+    arguments += ['--cfg-options', 'randomness.deterministic=False']
     if script:
         log = run_in_subprocess(
             'dist_train.sh', 'mine.py', 2, *arguments, cwd=tmp_path, PORT=free_port
@@ -272,6 +273,8 @@ def test_train_two_processes_validate_saved_model(
         log = run_forked('train.py', 'mine.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
     assert 'Scaling the original LR by 2.0' in log
     assert 'each process validates its own statistics' not in log
+    warnings = [line for line in log.splitlines() if ' warning: ' in line]
+    assert warnings and len(set(warnings)) == len(warnings)
     folder = tmp_path / 'work_dirs/mine'
     (scalars,) = folder.glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])

@@ -60,13 +60,13 @@ class Case:
 
 CASES = {
     'classifier_temperature': Case(),
-    'classifier_vector': Case(method='vector', num_images=200),
-    'classifier_matrix': Case(method='matrix', num_images=200),
+    'classifier_vector': Case(method='vector', num_images=120),
+    'classifier_matrix': Case(method='matrix', num_images=120),
     'classifier_ets': Case(method='ets', folded=False),
     'classifier_isotonic': Case(method='isotonic', num_images=150, folded=False),
     'classifier_groups': Case(images_per_group=5),
     'classifier_two_groups': Case(images_per_group=45),
-    'classifier_auto': Case(method='auto', num_images=300),
+    'classifier_auto': Case(method='auto', num_images=150),
     'classifier_frames': Case(images_per_group=None, are_frames=True, num_images=120),
     'classifier_auto_frames': Case(
         images_per_group=None, are_frames=True, num_images=120, method='auto'
@@ -83,11 +83,13 @@ CASES = {
     'binary_segmentor_beta': Case(
         maps=True, num_classes=1, num_images=30, method='beta', folded=False
     ),
-    'several_labels_temperature': Case(several_labels=True, num_images=600),
-    'several_labels_platt': Case(several_labels=True, num_images=600, method='platt'),
-    'several_labels_beta': Case(several_labels=True, num_images=600, method='beta', folded=False),
-    'several_labels_auto': Case(several_labels=True, num_images=600, method='auto'),
-    'several_labels_constant': Case(several_labels=True, num_images=600, constant_label=2),
+    'several_labels_temperature': Case(several_labels=True, num_images=240),
+    'several_labels_platt': Case(several_labels=True, num_images=240, method='platt'),
+    'several_labels_beta': Case(
+        several_labels=True, num_classes=2, num_images=240, method='beta', folded=False
+    ),
+    'several_labels_auto': Case(several_labels=True, num_images=240, method='auto'),
+    'several_labels_constant': Case(several_labels=True, num_images=240, constant_label=2),
     'one_class_only': Case(labels='zero', refusal='all labels are 0'),
     'nothing_wrong': Case(labels='predicted', refusal='no prediction is wrong'),
 }
