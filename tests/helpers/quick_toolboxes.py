@@ -76,14 +76,16 @@ def quicken_seeds(monkeypatch):
 
 
 def quicken_runs(monkeypatch):
-    """Replace what runs on the scanned digits repeat.
+    """Replace what runs on the scanned digits repeat, and a pause.
 
     - Each split is made once.
     - Hooks draw empty figures, but where a test takes `inspect.unwrap` of their `_draw`.
+    - A process gives the first one three seconds to say an error, not ten.
     """
     from mmcalib.openmmlab.datasets.digits import Digits, DigitScenes
     from mmcalib.openmmlab.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 
+    monkeypatch.setattr('mmcalib.cli.parser.PATIENCE', 3)
     cached_samples = {}
 
     def load_once(load):
