@@ -439,9 +439,20 @@ class TransposedConvolution(nn.Module):
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
-@pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix'])
-@pytest.mark.parametrize('shape', [(6,), (6, 7), (3, 4, 5)])
-@pytest.mark.parametrize('options', [{}, {'groups': 4}, {'bias': False}])
+@pytest.mark.parametrize(
+    ('options', 'shape', 'method'),
+    [
+        ({}, (6,), 'matrix'),
+        ({}, (6, 7), 'temperature'),
+        ({}, (3, 4, 5), 'vector'),
+        ({'groups': 4}, (6,), 'temperature'),
+        ({'groups': 4}, (6, 7), 'vector'),
+        ({'groups': 4}, (3, 4, 5), 'matrix'),
+        ({'bias': False}, (6,), 'vector'),
+        ({'bias': False}, (6, 7), 'matrix'),
+        ({'bias': False}, (3, 4, 5), 'temperature'),
+    ],
+)
 def test_calibrate_transposed_convolution_predicts_scaled_probabilities(options, shape, method):
     _, inputs, _ = make_data(shape, num_images=40)
     model = TransposedConvolution(shape, **options).eval()
