@@ -74,6 +74,8 @@ def sweep(tmp_path, monkeypatch, capsys):
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('mmcalib.commands.sweep.command.draw_sweep', lambda _: Figure((1, 1)))
+    short_pause = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50))
+    monkeypatch.setattr('mmcalib.commands.sweep.jobs.time', short_pause)
     script = tmp_path / 'stand_in.py'
     script.write_text(STAND_IN)
 
@@ -85,7 +87,7 @@ def sweep(tmp_path, monkeypatch, capsys):
         if arguments[0] == str(TOOLS / 'torchrun.py'):
             assert arguments[1] == '--standalone'
             arguments = arguments[2:]
-        return subprocess.Popen([sys.executable, script, *arguments], **options)
+        return subprocess.Popen([sys.executable, '-IS', script, *arguments], **options)
 
     def run_sweep(values, *options, config=CONFIG, code=0):
         stand_in = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=popen)
