@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -330,19 +329,12 @@ def test_calibrate_invalid_class_prior_is_one_line(run, name, options, words):
     assert not Path('out.pth').exists()
 
 
-def export_quickly(run, config):
-    """Export out.pth by TorchScript alone; export/test_export.py has the slower exporter too."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setitem(sys.modules, 'onnxscript', None)
-        run('export.py', config, 'out.pth', '--out', 'out.onnx', '--overwrite')
-
-
 @pytest.mark.parametrize(
     ('name', 'layer', 'threshold'),
     [('binary', 'decode_head.conv_seg', 0.4), ('labels', 'head.fc', 0.5)],
 )
 def test_calibrate_sigmoid_by_default_folds_platt_that_test_and_onnx_predict(
-    run, name, layer, threshold
+    run, name, layer, threshold, torchscript
 ):
     _, _, before = test_head(run, name)
     content, output = calibrate_head(run, name, '--test')
@@ -372,7 +364,7 @@ def test_calibrate_sigmoid_by_default_folds_platt_that_test_and_onnx_predict(
             np.testing.assert_array_equal(predicted == 1, probs > threshold)
         else:
             assert sample['pred_label'].tolist() == np.flatnonzero(probs >= threshold).tolist()
-    export_quickly(run, f'{name}.py')
+    run('export.py', f'{name}.py', 'out.pth', '--out', 'out.onnx', '--overwrite')
     _, batch = model_and_batch(f'{name}.py', 'test', 4)
     pixels = torch.stack(batch['inputs']).float().numpy()
     session = onnxruntime.InferenceSession('out.onnx')
@@ -383,7 +375,7 @@ def test_calibrate_sigmoid_by_default_folds_platt_that_test_and_onnx_predict(
     np.testing.assert_allclose(np.concatenate(exported), actual[:4], atol=1e-5)
 
 
-def test_calibrate_two_logits_by_default_folds_platt_that_test_and_onnx_predict(run):
+def test_calibrate_two_logits_by_default_folds_platt_that_test_and_onnx_predict(run, torchscript):
     _, _, samples = test_head(run, 'two logits')
     before, _ = probability_maps(samples)
     content, _ = calibrate_head(run, 'two logits', '--test')
@@ -398,7 +390,7 @@ def test_calibrate_two_logits_by_default_folds_platt_that_test_and_onnx_predict(
     for metric in ('ClasswiseECE', 'NLL'):
         value = result['metrics'][f'calibration/{metric}']
         assert value == pytest.approx(record['tested']['after'][metric], abs=1e-3)
-    export_quickly(run, 'two_logits.py')
+    run('export.py', 'two_logits.py', 'out.pth', '--out', 'out.onnx', '--overwrite')
     _, batch = model_and_batch('two_logits.py', 'test', 2)
     session = onnxruntime.InferenceSession('out.onnx')
     for image, probs in zip(batch['inputs'], actual, strict=False):

@@ -248,7 +248,7 @@ def test_robustness_lazy_config_tests_each_shift(run):
     assert names == {'clean', 'contrast_3'}
 
 
-def test_export_lazy_config_writes_file(run):
+def test_export_lazy_config_writes_file(run, torchscript):
     pytest.importorskip('onnxruntime')
     run('export.py', 'mine.py', 'best.pth', '--out', 'a.onnx', '--overwrite')
     assert Path('a.onnx').is_file()

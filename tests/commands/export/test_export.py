@@ -109,12 +109,6 @@ def export(tmp_path, capsys):
     return export
 
 
-@pytest.fixture
-def torchscript(monkeypatch):
-    """Take away what torch.export needs, by which an export takes ten times as long."""
-    monkeypatch.setitem(sys.modules, 'onnxscript', None)
-
-
 @pytest.mark.parametrize(
     ('exporter', 'kind'),
     [
