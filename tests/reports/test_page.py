@@ -81,7 +81,8 @@ def test_report_page_has_each_run_and_no_links(runs, tmp_path, monkeypatch, run)
     assert pictures[0] == '01_reliability_ce_seed_0_1_of_2_runs.svg'
 
 
-def test_report_page_has_classes_of_first_run_of_each_row(runs, tmp_path, run):
+def test_report_page_has_classes_of_first_run_of_each_row(runs, tmp_path, monkeypatch, run):
+    monkeypatch.setattr(report_page, 'draw_figure', lambda *_, **__: Figure())
     write_segmentor_test(tmp_path / 'second', 5, 6, ece=9.0, loss=CE, seed=1)
     run('report.py', tmp_path, '--html', 'page.html')
     html = (tmp_path / 'page.html').read_text().replace('<wbr>', '')
