@@ -115,9 +115,10 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
         if cfg.get('test_dataloader') is None:
             print_log('The config has no test_dataloader, so there is no test.', logger='current')
             return None
-        networks = [Network(runner.cfg, final_checkpoint(runner))]
+        checkpoint = final_checkpoint(runner)
         end = {'finished': True, 'stopped_at': early_stop(runner)}
-        model = PredictingModel(networks, describe_model(networks, ['test'], end=end))
+        description = describe_model([Network(runner.cfg, checkpoint)], ['test'], end=end)
+        model = PredictingModel([checkpoint], description)
         # An EMAHook would copy weights that the checkpoint has averaged already.
         runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, EMAHook)]
         runner._resume = False

@@ -58,12 +58,12 @@ class PredictingModel:
     """A model that predicts, with what records say of it.
 
     Attributes:
-        networks: Members of the model; a single one without an ensemble.
+        checkpoints: Checkpoints of the members; a single one without an ensemble.
         description: Description of the model for records, see :func:`describe_model`.
         mean_calibration: Record of the temperature that was fitted for the mean of the networks.
     """
 
-    networks: Sequence[Network]
+    checkpoints: Sequence[Checkpoint]
     description: dict
     mean_calibration: Mapping = field(default_factory=dict)
 
@@ -77,11 +77,6 @@ class PredictingModel:
                 contents.add(record.get(CONTENT))
                 record = record.get('earlier')
         return contents - {None}
-
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """Checkpoints of the members."""
-        return [network.checkpoint for network in self.networks]
 
 
 def prepare_model(
@@ -145,7 +140,7 @@ def prepare_model(
     cfg.load_from = None
     cfg.resume = False
     remove_training_parts(cfg)
-    return PredictingModel(networks, description, content)
+    return PredictingModel([network.checkpoint for network in networks], description, content)
 
 
 def read_temperature(file: str | Path) -> dict:

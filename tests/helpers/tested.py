@@ -45,8 +45,9 @@ def test_checkpoint(cfg, path, **options):
 def test_weights(runner, **meta):
     """Test the weights that a Runner has."""
     content = {'state_dict': runner.model.state_dict(), 'meta': meta}
-    networks = [Network(runner.cfg, checkpoint_from_content(content, 'best.pth'))]
-    return run_test(runner, PredictingModel(networks, describe_model(networks, ['test'])))
+    checkpoint = checkpoint_from_content(content, 'best.pth')
+    description = describe_model([Network(runner.cfg, checkpoint)], ['test'])
+    return run_test(runner, PredictingModel([checkpoint], description))
 
 
 # pytest takes their names for those of tests.

@@ -24,12 +24,8 @@ def split_views(data: Mapping) -> list[Mapping]:
 def upright_view(data: Mapping) -> Mapping:
     """Return the first view of a batch that is not flipped; the first view if all are."""
     views = split_views(data)
-    if len(views) == 1:
-        return views[0]
-    for view in views:
-        if not view['data_samples'][0].metainfo.get('flip'):
-            return view
-    return views[0]
+    upright = [view for view in views if not view['data_samples'][0].metainfo.get('flip')]
+    return (upright or views)[0]
 
 
 def repeat_image(batch: Mapping, index: int, count: int) -> dict[str, Any]:
