@@ -30,15 +30,21 @@ def summary_lines(record: Record, statistics: CalibrationStatistics | None = Non
         statistics: Statistics of the test's calibration metric; None if it had none.
     """
     metrics = dict(record.metrics)
-    if statistics is not None and not statistics.num_predictions:
-        statistics = None
-    if statistics is not None and metric_text.GAP not in metrics:
-        metrics |= measured_gap(statistics)
+    count_remark = ''
+    if statistics is not None and statistics.num_predictions:
+        if metric_text.GAP not in metrics:
+            metrics |= measured_gap(statistics)
+        count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
+        metrics.setdefault(metric_text.CONFIDENCE, 100 * confidence / count)
+        has_accuracy = any(key.startswith(metric_text.TOP1) for key in metrics)
+        if not has_accuracy and metric_text.ACCURACY not in metrics:
+            metrics[metric_text.ACCURACY] = 100 * correct / count
+            count_remark = f'of {statistics.num_predictions:,} predictions'
     toolbox_rows, calibration_rows = metric_rows(metrics, record.num_classes)
-    if statistics is not None:
-        calibration_rows = counted_rows(metrics, statistics) | calibration_rows
     if metric_text.ACCURACY in calibration_rows:
-        _, value, remark = calibration_rows[metric_text.ACCURACY]
+        name, value, remark = calibration_rows[metric_text.ACCURACY]
+        remark = remark or count_remark
+        calibration_rows[metric_text.ACCURACY] = (name, value, remark)
         # The accuracy of all predictions has a name of its own in both toolboxes.
         for key in (metric_text.TOP1, metric_text.AACC):
             if key in toolbox_rows and toolbox_rows[key][1] == value:
@@ -120,17 +126,6 @@ def metric_rows(
             name = metric_text.metric_name(key, num_classes=num_classes)
             calibration_rows[key] = (name, text, interval_remark(metrics, key))
     return toolbox_rows, calibration_rows
-
-
-def counted_rows(metrics: Mapping, statistics: CalibrationStatistics) -> dict[str, Row]:
-    """Return accuracy and mean confidence of the predictions that a metric has counted."""
-    count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
-    rows = {}
-    if not any(key.startswith(metric_text.TOP1) for key in metrics):
-        remark = f'of {statistics.num_predictions:,} predictions'
-        rows[metric_text.ACCURACY] = ('accuracy', f'{100 * correct / count:.2f} %', remark)
-    rows[metric_text.CONFIDENCE] = ('mean confidence', f'{100 * confidence / count:.2f} %', '')
-    return rows
 
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
