@@ -56,11 +56,16 @@ class LabelledClassesHook(Hook):
             if len(sentences) > 1:  # There is only one class.
                 warn_of_labels(sentences, self._num_images)
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        self._end_noting()
-
     def before_val(self, runner: Runner) -> None:
-        self._end_noting()
+        if not self._is_training:
+            return
+        self._is_training = False  # It warns once.
+        num_images = sum(all_gather_object(self._num_images))
+        sentences = unlabelled_classes(self.all_labels(), self._classes)
+        if sentences and is_main_process():
+            warn_of_labels(sentences, num_images)
+
+    after_train_epoch = before_val
 
     def before_test(self, runner: Runner) -> None:
         self.labels.clear()
@@ -82,16 +87,6 @@ class LabelledClassesHook(Hook):
             if labels.amin() < 0:  # Selecting takes ten times as long as counting.
                 labels = labels[labels >= 0]
             self.labels.update(labels.flatten().bincount().nonzero().flatten().tolist())
-
-    def _end_noting(self) -> None:
-        """Warn of the classes that the training has no labels of, the first time."""
-        if not self._is_training:
-            return
-        self._is_training = False
-        num_images = sum(all_gather_object(self._num_images))
-        sentences = unlabelled_classes(self.all_labels(), self._classes)
-        if sentences and is_main_process():
-            warn_of_labels(sentences, num_images)
 
 
 def warn_of_labels(sentences: Sequence[str], num_images: int) -> None:
