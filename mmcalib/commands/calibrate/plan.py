@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from mmengine.config import Config
@@ -96,16 +97,9 @@ def check_file(file: str, options: CalibrateOptions) -> None:
             unless it is to be overwritten.
         OSError: If nothing can be written there.
     """
-    for member in options.members:
-        for read_file, kind in zip(member, ('config', 'checkpoint'), strict=True):
-            both_exist = os.path.exists(file) and os.path.exists(read_file)
-            if both_exist and os.path.samefile(file, read_file):
-                raise UserError(
-                    f'--out {options.out}: {file} is the {kind} itself: name another file'
-                )
+    check_writable(file, chain(*options.members))
     if os.path.exists(file) and not options.overwrite:
         raise UserError(f'--out {file} exists: name another file, or add --overwrite')
-    check_writable(file)
 
 
 def check_groups(group_of_image: Tensor, options: CalibrateOptions) -> None:

@@ -48,14 +48,24 @@ def present_files(digits, run):
 @pytest.mark.parametrize(
     ('checkpoint', 'out', 'options', 'message'),
     [
-        ('model.pth', 'model.pth', ['--overwrite'], 'is the checkpoint itself'),
-        ('model.pth', 'hard.pth', ['--overwrite'], 'is the checkpoint itself'),
-        ('soft.pth', 'model.pth', ['--overwrite'], 'is the checkpoint itself'),
+        ('model.pth', 'model.pth', ['--overwrite'], 'is read, and would be overwritten'),
+        ('model.pth', 'hard.pth', ['--overwrite'], 'is read, and would be overwritten'),
+        ('soft.pth', 'model.pth', ['--overwrite'], 'is read, and would be overwritten'),
         ('model.pth', 'other.pth', [], 'other.pth exists'),
         ('model.pth', 'ets.pth', ['--method', 'ets'], 'ets.py exists'),
         ('model.pth', '.', ['--overwrite'], 'is a folder'),
-        ('model.pth', 'config.pth', ['--method', 'ets', '--overwrite'], 'is the config itself'),
-        ('model.pth', 'soft.pth', ['--method', 'ets', '--overwrite'], 'itself'),
+        (
+            'model.pth',
+            'config.pth',
+            ['--method', 'ets', '--overwrite'],
+            'config.py is read, and would be overwritten',
+        ),
+        (
+            'model.pth',
+            'soft.pth',
+            ['--method', 'ets', '--overwrite'],
+            'is read, and would be overwritten',
+        ),
         ('model.pth', 'x.py', [], 'name a .pth file'),
     ],
 )
