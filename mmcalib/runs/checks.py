@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from mmengine.config import Config
 from mmengine.dataset import BaseDataset, InfiniteSampler
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, Evaluator
@@ -67,21 +66,16 @@ def build_data(runner: Runner, splits: Iterable[str]) -> None:
     Raises:
         UserError: For the first that cannot be built; if its data are missing, with their source.
     """
-    scope = runner.cfg.get('default_scope')
-    message = missing_data_message(loader_configs(runner.cfg, splits), scope)
+    cfg = runner.cfg
+    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') for split in splits}
+    if cfg.get('limit'):  # The dataset of a smoke run wraps that of the file.
+        loaders = {key: loader['dataset'] for key, loader in loaders.items() if loader}
+    message = missing_data_message(loaders, cfg.get('default_scope'))
     if message is not None:
         raise UserError(message)
     for split in present_splits(runner, splits):
         with building(f'the {split} data, metrics or {split}_cfg: '):
             getattr(runner, f'{split}_loop')  # built when it is first asked for
-
-
-def loader_configs(cfg: Config, splits: Iterable[str]) -> dict[str, Mapping | None]:
-    """Return the dataloaders of splits by their keys, as the config's file has them."""
-    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') for split in splits}
-    if cfg.get('limit'):  # The dataset of a smoke run wraps that of the file.
-        loaders = {key: loader['dataset'] for key, loader in loaders.items() if loader}
-    return loaders
 
 
 def present_splits(runner: Runner, splits: Iterable[str]) -> list[str]:
@@ -105,7 +99,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     for split, loop in loops.items():
         if split != 'train':
             check_all_samples(split, loop.dataloader)
-        check_metrics(split, loop, model)
+            check_metrics(split, loop.evaluator.metrics, model)
         check_samples(split, loop, model, first_loop)
     if 'train' in loops:
         if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy.
@@ -268,11 +262,8 @@ def check_class_names(split: str, dataset: object) -> None:
                 )
 
 
-def check_metrics(split: str, loop: BaseLoop, model: nn.Module) -> None:
+def check_metrics(split: str, metrics: Sequence[BaseMetric], model: nn.Module) -> None:
     """Refuse metrics that end in an error after hours, or overwrite or mislead each other."""
-    if split == 'train':
-        return
-    metrics = loop.evaluator.metrics
     check_probabilities(split, metrics, model)
     classes = classes_of_head(model)
     warn_of_other_ignored_label(split, metrics, set_head_options(model, metrics))
