@@ -152,7 +152,13 @@ def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
         UserError: If the config's ``tta_model`` merges predictions in a way of its own, scales are
             none above 0 or lack 1 for a segmentation, or the data have no pipeline.
     """
-    check_tta_model(cfg)
+    tta_model = cfg.get('tta_model') or {}
+    kind = type_name(tta_model.get('type', AVERAGING_MODELS[0]))
+    if kind not in AVERAGING_MODELS:  # It prevents a wrong number.
+        raise UserError(
+            f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
+            'only the mean of probabilities can be measured: remove it (tta_model=None)'
+        )
     is_segmentation = find_toolbox(cfg) == 'mmseg'
     pipeline = None
     if scales is None:
@@ -170,17 +176,6 @@ def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
             transforms = [*scales_and_flips(scales), [last]]
             holder.pipeline = [*before, dict(type='TestTimeAug', transforms=transforms)]
     return describe_views(holders[0].pipeline)
-
-
-def check_tta_model(cfg: Config) -> None:
-    """Refuse a config whose predictions of views are merged otherwise, for a wrong number."""
-    model = cfg.get('tta_model') or {}
-    kind = type_name(model.get('type', AVERAGING_MODELS[0]))
-    if kind not in AVERAGING_MODELS:
-        raise UserError(
-            f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
-            'only the mean of probabilities can be measured: remove it (tta_model=None)'
-        )
 
 
 def check_scales(scales: Sequence[float], *, is_segmentation: bool) -> None:

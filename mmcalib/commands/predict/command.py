@@ -195,7 +195,9 @@ def prepare_prediction(options: PredictOptions) -> tuple[Predictor, Evidence, di
     settings = {
         **identity(model.description),
         'disagreement': options.disagreement,
-        **evidence.settings,
+        'threshold': evidence.threshold,
+        'validation': evidence.digest,
+        'probability': None if evidence.accuracy is None else options.probability,
     }
     return predictor, evidence, settings
 

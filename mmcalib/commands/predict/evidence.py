@@ -74,15 +74,6 @@ class Evidence:
     unlabelled: float = 0.0
     digest: str | None = None
 
-    @property
-    def settings(self) -> dict:
-        """Values that scores depend on besides the model."""
-        return {
-            'threshold': self.threshold,
-            'validation': self.digest,
-            'probability': None if self.accuracy is None else self.accuracy.level,
-        }
-
 
 def check_options(options: PredictOptions) -> None:
     """Refuse a threshold and a risk that exclude each other or lack a validation."""
