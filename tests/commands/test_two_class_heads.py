@@ -43,22 +43,22 @@ model = dict(decode_head=dict(num_classes=2, out_channels={{}}, threshold=0.4,
 pipeline = [dict(type='ToStroke'), dict(type='PackSegInputs')]
 two = dict(classes=('background', 'stroke'), palette=[[0, 0, 0], [255, 255, 255]])
 train_dataloader = dict(dataset=dict(pipeline=pipeline, metainfo=two))
-val_dataloader = dict(dataset=dict(indices=12, pipeline=pipeline, metainfo=two))
-test_dataloader = dict(dataset=dict(indices=12, pipeline=pipeline, metainfo=two))
+val_dataloader = dict(dataset=dict(indices=8, pipeline=pipeline, metainfo=two))
+test_dataloader = dict(dataset=dict(indices=8, pipeline=pipeline, metainfo=two))
 """
 LABELS = f"""
 _base_ = '{DIGITS}'
 model = dict(head=dict(_delete_=True, type='MultiLabelLinearClsHead', in_channels=128,
     num_classes=10, loss=dict(type='CrossEntropyLoss', use_sigmoid=True)))
-val_dataloader = dict(dataset=dict(indices=300))
-test_dataloader = dict(dataset=dict(indices=300))
+val_dataloader = dict(dataset=dict(indices=150))
+test_dataloader = dict(dataset=dict(indices=150))
 val_evaluator = [dict(type='MultiLabelMetric', average='macro')]
 test_evaluator = val_evaluator
 """
 CLASSES = f"""
 _base_ = '{DIGITS}'
-val_dataloader = dict(dataset=dict(indices=300))
-test_dataloader = dict(dataset=dict(indices=300))
+val_dataloader = dict(dataset=dict(indices=150))
+test_dataloader = dict(dataset=dict(indices=150))
 """
 HEADS = {
     'binary': (BINARY.format(1, True), 'decode_head.conv_seg', 8),
