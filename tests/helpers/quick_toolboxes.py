@@ -76,16 +76,18 @@ def quicken_seeds(monkeypatch):
 
 
 def quicken_runs(monkeypatch):
-    """Replace what runs on the scanned digits repeat, and a pause.
+    """Replace what runs on the scanned digits repeat, and pauses.
 
     - Each split is made once.
     - Hooks draw empty figures, but where a test takes `inspect.unwrap` of their `_draw`.
     - A process gives the first one three seconds to say an error, not ten.
+    - A loader that is left behind waits for its workers for less than five seconds each.
     """
     from mmcalib.openmmlab.datasets.digits import Digits, DigitScenes
     from mmcalib.openmmlab.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 
     monkeypatch.setattr('mmcalib.cli.parser.PATIENCE', 3)
+    monkeypatch.setattr('torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL', 0.2)
     cached_samples = {}
 
     def load_once(load):
