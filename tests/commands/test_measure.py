@@ -269,9 +269,15 @@ def test_measure_advice_fits_what_was_done(run, files, logits, labels, probs):
 SWAPPED = [f'p_{name}' for name in ('pig', 'cat', 'cow', 'dog')]
 
 
-@pytest.mark.parametrize('fitted', [('p_*',), tuple(f'p_{name}' for name in NAMES)])
-@pytest.mark.parametrize('named', [('p_*',), tuple(SWAPPED), tuple(SWAPPED[::-1])])
-@pytest.mark.parametrize('has_labels', [True, False])
+@pytest.mark.parametrize(
+    ('fitted', 'named', 'has_labels'),
+    [
+        (['p_*'], ['p_*'], True),
+        (['p_*'], SWAPPED, False),
+        ([f'p_{name}' for name in NAMES], SWAPPED[::-1], True),
+        ([f'p_{name}' for name in NAMES], ['p_*'], False),
+    ],
+)
 def test_measure_scaler_finds_columns_of_its_classes_in_any_order(
     fitted, named, has_labels, run, files, probs, labels
 ):
