@@ -72,8 +72,9 @@ SMP = [
     'DPT', 'DeepLabV3', 'DeepLabV3Plus', 'FPN', 'Linknet', 'MAnet', 'PAN', 'PSPNet', 'Segformer',
     'UPerNet', 'Unet', 'UnetPlusPlus',
 ]  # fmt: skip
-# Classes cannot be shifted before a ReLU, as in SqueezeNet, nor by two heads that are added.
-ONLY_TEMPERATURE = ('squeezenet1_0', 'segmentation.lraspp_mobilenet_v3_large')
+# Classes cannot be shifted before a ReLU, as in SqueezeNet, nor by two heads that are added, nor
+# without a bias, as in MaxViT.
+ONLY_TEMPERATURE = ('squeezenet1_0', 'maxvit_t', 'segmentation.lraspp_mobilenet_v3_large')
 
 
 def timm_architecture(name):
