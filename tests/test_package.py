@@ -124,9 +124,12 @@ def run(code, missing=()):
 
 @pytest.fixture(scope='module')
 def forks():
-    command = [sys.executable, '-c', FORKS]
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, '-c', FORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         yield process
         process.stdin.close()
 

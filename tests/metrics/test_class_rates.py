@@ -132,8 +132,8 @@ def test_rates_of_pixels_chosen_by_their_labels_are_not_told():
     maps = [logits.view(50, 1, 10, 10), labels.view(50, 10, 10)]
     measured = {}
     for protocol in ('pooled', 'foreground'):
-        options = dict(metrics=['ClasswiseECE'], interval=0.95, protocol=protocol)
-        measured[protocol] = stream_of([maps], **options).compute()
+        stream = stream_of([maps], metrics=['ClasswiseECE'], interval=0.95, protocol=protocol)
+        measured[protocol] = stream.compute()
     assert sorted(measured['pooled'].rates.differing) == [0, 1]
     assert measured['foreground'].rates is None
     assert 'P(y = 1) is' not in str(measured['foreground'])

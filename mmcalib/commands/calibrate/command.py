@@ -165,11 +165,7 @@ def calibrate_runner(
     if plan.is_whole_test or method == AUTO:
         check_groups(group_of_image, options)
     source = split_source(runner, plan.split, loader)
-    if source.several_labels and options.class_prior is not None:
-        raise UserError(
-            '--class-prior is of the classes of one label, and this head predicts several: leave '
-            'it out'
-        )
+    check_prior(source, options)
     expect_placement(runner.model, source, method, options, sink)
     rows: list[ImagePredictions] = []
     with closing(source.read(runner.model, 'Reading logits')) as batches:
@@ -212,6 +208,15 @@ def calibrate_runner(
     if plan.tests:
         calibrated.effects['tested'] = effect_on_test(runner, loaders['test'], source, calibrated)
     return calibrated
+
+
+def check_prior(source: RunnerSource, options: CalibrateOptions) -> None:
+    """Refuse frequencies of classes for a head that predicts several labels."""
+    if source.several_labels and options.class_prior is not None:
+        raise UserError(
+            '--class-prior is of the classes of one label, and this head predicts several: leave '
+            'it out'
+        )
 
 
 def expect_placement(
