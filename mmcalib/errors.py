@@ -83,4 +83,4 @@ def suggestion(name: object, known: Iterable[object]) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return :func:`suggestion`, or all known names if none is near."""
     known = list(known)
-    return suggestion(name, known) or f'; there are {", ".join(sorted(known))}'
+    return suggestion(name, known) or f'; there are {", ".join(sorted(known)) or "none"}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -95,13 +96,27 @@ def measure_files(options: MeasureOptions) -> int:
 
 
 def check_outputs(options: MeasureOptions) -> None:
-    """Refuse files that cannot be written, before hours of a fit, and those that are read."""
+    """Refuse files that cannot be written, before hours of a fit, and those that would be lost."""
     inputs = [*options.files, *filter(None, [options.scaler])]
-    for path in (options.json, options.diagram, options.out):
-        if path is not None:
-            check_writable(path, inputs)
+    outputs = list(filter(None, [options.json, options.diagram, options.out]))
+    for path in outputs:
+        check_writable(path, inputs)
+    names = {os.path.abspath(path) for path in outputs}
+    if len(names) < len(outputs):
+        raise UserError(f'--json, --diagram and --out name one file: {", ".join(outputs)}')
+    if options.json is not None and is_scaler(options.json):
+        raise UserError(f'--json {options.json} is a scaling, which would be lost: name another')
     if options.diagram is not None and Path(options.diagram).suffix not in DIAGRAM_SUFFIXES:
         raise UserError(f'--diagram {options.diagram}: name a {", ".join(DIAGRAM_SUFFIXES)} file')
+
+
+def is_scaler(path: str) -> bool:
+    """Return whether a file has a scaling."""
+    try:
+        load_scaler(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def usual_metrics(stored: StoredPredictions) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.evaluator import BaseMetric, DumpResults
+from mmengine.logging import print_log
 from mmengine.runner import Runner
 from torch import nn
 
@@ -22,6 +24,7 @@ from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.openmmlab.heads import innermost_model, predicted_classes
 from mmcalib.openmmlab.hooks import ReliabilityDiagramHook
 from mmcalib.openmmlab.metrics import CalibrationMetric, ImageScoreMetric
+from mmcalib.openmmlab.same_data import same_data
 from mmcalib.runs.checks import build_data, check_amp, check_run
 from mmcalib.runs.config_tree import find_toolbox
 from mmcalib.runs.evaluation import load_and_test, metrics_of_type
@@ -34,6 +37,9 @@ from mmcalib.runs.work_dir import locked
 # Metrics that --calibration adds for all heads, and the coverage of their intervals.
 MEASURED_BY_OPTION = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 INTERVAL_COVERAGE = 0.95
+TRAINING_DATA = (
+    'The test data are the training data of the config, on which figures are too good: take others.'
+)
 
 
 def evaluate_model(options: EvaluationOptions) -> None:
@@ -46,6 +52,7 @@ def evaluate_model(options: EvaluationOptions) -> None:
     model = prepare_model(cfg, networks, options, disagreement=disagreement)
     if options.work_dir is None:
         cfg.work_dir = str(Path(cfg.work_dir, model_folder_name(model.description)))
+    tests_training_data = same_data(cfg.get('train_dataloader'), cfg.test_dataloader)
     limit_samples(cfg, options.limit)
     with locked(cfg.work_dir, first=is_first_process(options.launcher)):
         runner = build_runner(cfg)
@@ -53,6 +60,8 @@ def evaluate_model(options: EvaluationOptions) -> None:
         add_metrics(runner, options)
         check_run(runner, ['test'])
         log_start(runner, ['test'])
+        if tests_training_data:
+            print_log(TRAINING_DATA, 'current', logging.WARNING)
         load_and_test(runner, model)
     if is_main_process():
         written = [cfg.work_dir, options.out, options.disagreement]

@@ -15,13 +15,16 @@ from mmcalib.openmmlab.datasets.download_sources import (
 )
 from mmcalib.runs.config_tree import TOOLBOXES, find_class, type_name, walk
 
+# Data sets of mmpretrain whose lists have a file and the number of its class on each line.
+LABELLED_LISTS = ('CustomDataset', 'ImageNet')
+
 
 def missing_data_message(
     loaders: Mapping[str, Mapping | None], scope: str | None = None
 ) -> str | None:
     """Return a message that names dataloaders' missing data and their source, None if all is there.
 
-    A blank line in a list names no file.
+    A line of a list that names no file, or has no label where each needs one, is a problem too.
 
     Args:
         loaders: Configs of the dataloaders, or None, by their names in the config.
@@ -42,24 +45,31 @@ def missing_data_message(
             elif '://' not in list_file and not os.path.exists(list_file):
                 hint = augmented_hint(loader) if os.path.basename(list_file) == 'aug.txt' else ''
                 return f'{path}.ann_file: there is no file {list_file}.{hint}'
-            elif number := blank_line(list_file, find_class(dataset, scope, DATASETS)):
-                return f'{path}.ann_file: line {number} of {list_file} is blank: remove it'
+            elif problem := line_problem(list_file, dataset, find_class(dataset, scope, DATASETS)):
+                return f'{path}.ann_file: {problem}'
     for problem, paths in paths_by_problem.items():
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
     return None
 
 
-def blank_line(list_file: str, kind: Callable | None) -> int | None:
-    """Return the number of the first blank line in a list of a toolbox's data set, None without."""
+def line_problem(list_file: str, dataset: Mapping, kind: Callable | None) -> str | None:
+    """Return what the first wrong line in a list of a toolbox's data set lacks, None without."""
     if kind is None or kind.__module__.split('.')[0] not in TOOLBOXES:
         return None
     if not list_file.endswith('.txt') or not os.path.isfile(list_file):
         return None
+    has_labels = kind.__name__ in LABELLED_LISTS and dataset.get('with_label', True)
     with open(list_file, encoding='utf-8', errors='replace') as lines:
         for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                return number
+            words = line.split()
+            if not words:
+                return f'line {number} of {list_file} is blank: remove it'
+            if has_labels and (len(words) < 2 or not words[-1].lstrip('-').isdigit()):
+                return (
+                    f'line {number} of {list_file} has no label: write the number of the class '
+                    f'behind the file, as {words[0]} 0'
+                )
     return None
 
 

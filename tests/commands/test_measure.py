@@ -344,6 +344,20 @@ def test_file_that_is_read_is_not_overwritten(line, run, files):
     assert {path: path.read_bytes() for path in files.iterdir()} == before
 
 
+@pytest.mark.parametrize(
+    ('line', 'words'),
+    [
+        ('measure.py probs.npz --json s.json', '--json s.json is a scaling'),
+        ('measure.py probs.npz --json ./d.png --diagram d.png', 'name one file: ./d.png, d.png'),
+    ],
+)
+def test_measure_output_that_would_be_lost_refused(line, words, run, files):
+    run('measure.py', 'probs.npz', '--calibrate', 'temperature', '--out', 's.json')
+    before = {path: path.read_bytes() for path in files.iterdir()}
+    assert words in run(*line.split(), code=2)
+    assert {path: path.read_bytes() for path in files.iterdir()} == before
+
+
 def test_measure_require_gap_of_one_side_says_so(run, files):
     open_side = run('measure.py', 'probs.npz', '--require', 'gap<99')
     assert 'gap of under-confidence has no limit: add one, as --require "gap>-3"' in open_side

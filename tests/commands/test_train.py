@@ -277,6 +277,15 @@ def test_test_checkpoint_of_smoke_run_stays_one_on_all_images(run, tmp_path):
         assert 'confident' not in gap_line
 
 
+def test_test_on_training_data_warns(run):
+    _, record, _ = train_with_limit(run, 'digits', 'Accuracy')
+    (path,) = checkpoint_paths(record.model)
+    test = ['test.py', 'mine.py', path, '--limit', 11, '--work-dir', 'tested', '--cfg-options']
+    warning = 'The test data are the training data of the config'
+    assert warning in run(*test, 'test_dataloader.dataset.split=train')
+    assert warning not in run(*test, 'test_dataloader.dataset.split=val')
+
+
 def test_train_without_best_checkpoint_names_last(run):
     """Most configs of the toolboxes keep no best checkpoint."""
     Path('mine.py').write_text(

@@ -267,6 +267,19 @@ def test_train_blank_line_in_list_is_named(toolbox, tmp_path):
         train_and_test(cfg, test=False)
 
 
+@pytest.mark.parametrize('line', ['b.png', 'b.png cat'])
+def test_train_line_without_label_is_named(line, tmp_path):
+    cfg = small_config(tmp_path / 'run')
+    list_file = tmp_path / 'list.txt'
+    list_file.write_text(f'a b.png 0\n{line}\n')
+    cfg.train_dataloader.dataset = dict(
+        type='CustomDataset', data_root=str(tmp_path), ann_file='list.txt', pipeline=LOAD
+    )
+    message = rf'dataset.ann_file: line 2 of {list_file} has no label: .* as b.png 0'
+    with pytest.raises(UserError, match=message):
+        train_and_test(cfg, test=False)
+
+
 @pytest.mark.parametrize('split', ['train', 'val'])
 @pytest.mark.parametrize('folder', ['JPEGImages', 'SegmentationClass'])
 def test_train_listed_file_that_is_missing_is_named(split, folder, tmp_path):
