@@ -152,14 +152,14 @@ def shift_description(tests: Sequence[Mapping]) -> str:
     corruptions = corruption_tests(tests)
     if not corruptions:
         return 'no corruption'
-    text = '; '.join(_corruptions_with_severities(corruptions))
+    text = '; '.join(corruptions_with_severities(corruptions))
     source = corruption_source(corruptions[0])
     if 'stored' in source:
         return f'stored set {source["stored"]}: {text}'
     return f'{text}, seed {source["seed"]}' if source.get('seed') else text
 
 
-def _corruptions_with_severities(corruptions: Sequence[Mapping]) -> list[str]:
+def corruptions_with_severities(corruptions: Sequence[Mapping]) -> list[str]:
     """Return ``snow, fog at severity 1, 5`` for each list of severities that corruptions have."""
     severities = defaultdict(list)
     for test in corruptions:

@@ -146,6 +146,13 @@ def test_robustness_figure_several_seeds_has_their_mean(tmp_path):
     assert calibrated.get_ydata()[0] == 0.5
 
 
+def test_robustness_figure_of_an_unfinished_run_warns(tmp_path):
+    write_shifted_tests(tmp_path, 'CE', corruptions=['fog', 'snow'])
+    shutil.rmtree(next(tmp_path.glob('*/snow_5')))
+    with pytest.warns(UserWarning, match='CE has snow at severity 1; fog at severity 1, 5, so'):
+        draw_runs('robustness', [tmp_path], figure='lines')
+
+
 def names_in_figure(*folders, **options):
     (legend,) = draw_runs('robustness', folders, figure='lines', **options).legends
     return [text.get_text().replace('\n', '') for text in legend.get_texts()]

@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from mmcalib.errors import UserError
+from mmcalib.errors import UserError, warn
 from mmcalib.files import MAPS, RESULTS, STATISTICS, SWEEP
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.metric_text import ECE, NLL, QUALITIES
@@ -21,7 +21,11 @@ from mmcalib.reports.figures.sweep import draw_sweep
 from mmcalib.reports.metric_columns import CLEAN
 from mmcalib.reports.reported_runs import ReportedRun, read_runs
 from mmcalib.reports.row_labels import distinct_names
-from mmcalib.reports.shifts import common_metrics, corruption_tests
+from mmcalib.reports.shifts import (
+    common_metrics,
+    corruption_tests,
+    corruptions_with_severities,
+)
 from mmcalib.reports.tables import Row, table_rows
 from mmcalib.runs.labels import model_label
 from mmcalib.runs.record import Record, check_shape, read_json
@@ -180,6 +184,12 @@ def draw_robustness(
             )
         row_tests = _drawn_tests(rows_by_label[label])
         tests += row_tests
+        corruptions = corruptions_with_severities(corruption_tests(row_tests))
+        if len(corruptions) > 1:
+            warn(
+                f'{label} has {"; ".join(corruptions)}, so its severities are of other '
+                'corruptions: finish its run for a trend'
+            )
         metrics_by_severity[label] = defaultdict(list)
         for test in row_tests:
             metrics_by_severity[label][test['severity']].append(test['metrics'])
