@@ -51,6 +51,6 @@ def test_export_stock_model_by_expected_exporter(name, request):
         f'{seconds:.0f}',
     ]
     print(f'\n| {" | ".join(cells)} |')
-    for failure in onnx_file.failures:
-        print(f'{failure.exporter}, {failure.free}: {failure.problem}')
+    for exporter, free, problem in onnx_file.failures:
+        print(f'{exporter}, {free}: {problem}')
     assert onnx_file.exporter == expected
