@@ -101,11 +101,13 @@ def check_outputs(options: MeasureOptions) -> None:
     outputs = list(filter(None, [options.json, options.diagram, options.out]))
     for path in outputs:
         check_writable(path, inputs)
-    names = {os.path.abspath(path) for path in outputs}
-    if len(names) < len(outputs):
+    files = {os.path.realpath(path) for path in outputs}
+    if len(files) < len(outputs):
         raise UserError(f'--json, --diagram and --out name one file: {", ".join(outputs)}')
     if options.json is not None and is_scaler(options.json):
-        raise UserError(f'--json {options.json} is a scaling, which would be lost: name another')
+        raise UserError(
+            f'--json {options.json} is a scaling, which would be lost: name another file'
+        )
     if options.diagram is not None and Path(options.diagram).suffix not in DIAGRAM_SUFFIXES:
         raise UserError(f'--diagram {options.diagram}: name a {", ".join(DIAGRAM_SUFFIXES)} file')
 

@@ -68,7 +68,7 @@ def line_problem(list_file: str, dataset: Mapping, kind: Callable | None) -> str
             if has_labels and (len(words) < 2 or not words[-1].lstrip('-').isdigit()):
                 return (
                     f'line {number} of {list_file} has no label: write the number of the class '
-                    f'behind the file, as {words[0]} 0'
+                    'behind the file, as in "cats/1.jpg 0"'
                 )
     return None
 
